@@ -71,7 +71,11 @@ def test_the_signatures_are_those_of_the_sources() -> None:
     assert "def step(self, model: Forward, batch: TrainingBatch, points" in found[0]
 
 
-def test_links_without_a_target_are_found(tmp_path: Path) -> None:
+def test_links_without_a_target_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in ([], "required: SITE"), ([str(tmp_path)], "contains no page; build one with make docs"):
+        with pytest.raises(SystemExit, match="2"):
+            check_links.main(arguments)
+        assert message in capsys.readouterr().err
     (tmp_path / "index.html").write_text(
         '<a href="a.html#here">1</a> <a href="a.html#there">2</a> <a href="b.html">3</a> <a href="https://x.org">4</a>'
     )
@@ -81,3 +85,4 @@ def test_links_without_a_target_are_found(tmp_path: Path) -> None:
         "index.html: a.html#there: no such anchor",
         "index.html: b.html: no such file",
     ]
+    assert check_links.main([str(tmp_path)]) == 1

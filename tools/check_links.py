@@ -5,8 +5,9 @@ python -m tools.check_links build/docs
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -46,12 +47,17 @@ def missing(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site.resolve())}: {link}: no such anchor"
 
 
-def main(site: Path) -> int:
-    """Print the missing targets."""
+def main(arguments: Sequence[str]) -> int:
+    """Print the missing targets; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tools.check_links", description="Check the links of a site.")
+    parser.add_argument("site", type=Path, metavar="SITE", help="the folder of its pages, such as build/docs")
+    site = parser.parse_args(arguments).site
+    if not any(site.glob("*.html")):
+        parser.error(f"{site} contains no page; build one with make docs")
     found = list(missing(site))
     print("\n".join(found) or f"{site}: all local links have targets")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1:]))

@@ -5,9 +5,9 @@ python -m tools.result_pages build/results     # write them all
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import functools
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -76,4 +76,6 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(prog="python -m tools.result_pages", description="Write the pages of results.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the folder of the pages")
+    write(parser.parse_args().folder)

@@ -117,8 +117,8 @@ def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message
     [
         ("transfer:surrogate=nowhere/model.pt", "there is no file or folder nowhere/model.pt"),
         ("transfer:attack=pdg", "unknown attack 'pdg'; did you mean 'pgd'"),
-        ("transfer:attack=pgd,attack.stepz=3", "unknown attack 'pgd' field 'stepz'; did you mean 'steps'"),
-        ("transfer:surogate=x", "unknown attack 'transfer' field 'surogate'; did you mean 'surrogate'"),
+        ("transfer:attack=pgd,attack.stepz=3", "attack 'pgd' has no field 'stepz'; did you mean 'steps'"),
+        ("transfer:surogate=x", "attack 'transfer' has no field 'surogate'; did you mean 'surrogate'"),
     ],
 )
 def test_a_spec_that_is_wrong(spec: str, message: str) -> None:

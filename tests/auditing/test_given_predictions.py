@@ -270,7 +270,7 @@ def test_rows_that_contradict_themselves_are_refused(what: str) -> None:
         ({"class_names": ["cat", None]}, "class names: None is not text"),
         ({"attacks": {"clean": None, "pgd": None, "all": None}}, "'all' is reserved"),
         ({"threat": 8}, "threat: 8 is not text"),
-        ({"bogus": 1}, "unknown metadata field 'bogus'"),
+        ({"bogus": 1}, "metadata has no field 'bogus'"),
     ],
 )
 def test_files_with_such_faults_are_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:

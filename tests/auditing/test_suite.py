@@ -133,6 +133,7 @@ def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
         ({"name": "transfer", "surrogate": nn.Identity(), "attack": "external"}, "external: no attack"),
         ("external:restarts=2", "external: no attack"),
         ({"tpgd": "tpgd", "tpgd[5]": "pgd"}, "two attacks have the label 'tpgd.5.'"),
+        ("autoattack:versoin=plus", "suite 'autoattack' has no option 'versoin'; did you mean 'version'"),
     ],
 )
 def test_mistakes_are_one_line(words: Any, message: str) -> None:

@@ -225,10 +225,10 @@ def test_interruption_does_not_change_the_result(attacks: tuple[str, ...], data:
     assert notes == (set() if len(attacks) == 1 else {f"the finished rounds are saved in {out}"})
     rest = Listener()
     assert same(search(out=out, resume=True, progress=rest), whole)
-    assert rest.totals["clean, fgsm"] == 0
+    assert "clean, fgsm" not in rest.totals
     rest = Listener()
     assert same(search(out=out, resume=True, progress=rest), whole)
-    assert sum(rest.totals.values()) == 0
+    assert rest.totals == {}
 
 
 @pytest.mark.slow

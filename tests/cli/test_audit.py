@@ -165,6 +165,8 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
         assert not (tmp_path / "a.xml").exists()
     again = classwise(*words, "--resume")
     assert (again.status, again.out) == (0, first.out)
+    assert "fgsm: " in first.err
+    assert " to do" not in again.err
     assert classwise(*words, *outputs, "--resume").status == 0
     assert "required: at least 0 %" in (tmp_path / "a.xml").read_text(encoding="utf-8")
     assert (tmp_path / "a.html").is_file()
@@ -250,6 +252,9 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     )
     assert lines[2].startswith("time on cpu: ")
     assert lines[3].endswith("no others are attacked; most: they are robust to all attacks")
+    device = "NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)"
+    predicted = classwise(*words, "--rates=h100").out.splitlines()
+    assert (predicted[1], predicted[2].partition(": ")[0]) == (lines[1], f"time on {device}")
     assert not (tmp_path / "a").exists()
 
 

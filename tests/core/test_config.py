@@ -71,7 +71,7 @@ def test_a_described_component_is_built_again(name: str) -> None:
     ("spec", "says"),
     [
         ("pgdd", "unknown attack 'pgdd'; did you mean 'pgd'?"),
-        ("pgd:step=3", "unknown attack 'pgd' field 'step'; did you mean 'steps'?"),
+        ("pgd:step=3", "attack 'pgd' has no field 'step'; did you mean 'steps'?"),
         ("pgd:steps=0", "steps = '0': Input should be greater than or equal to 1"),
         ("pgd:step_size=0", "step_size = '0'"),
         ("pgd:step_size=-1eps", "positive multiple of the radius"),

@@ -124,6 +124,14 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
     assert not out.exists()
 
 
+@pytest.mark.parametrize(("device", "meant"), [("gpu", "cuda"), ("GPU:1", "cuda:1"), ("CUDA", "cuda"), ("CPU", "cpu")])
+def test_a_misnamed_device_gets_a_suggestion(device: str, meant: str) -> None:
+    with pytest.raises(
+        ClasswiseError, match=rf"^there is no device '{device}' on this machine; did you mean '{meant}'\?$"
+    ):
+        check_device(device)
+
+
 @pytest.mark.parametrize(("build", "reason"), [(None, "is built without CUDA"), ("13.0", "finds 0 CUDA devices")])
 def test_the_error_states_why_a_gpu_is_missing(build: str | None, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", build)

@@ -87,7 +87,7 @@ def test_columns_are_named() -> None:
     assert images.y.tolist() == Y
     with pytest.raises(ClasswiseError, match="item 0 has no label 'coarse'; give label=, one of its keys: image"):
         load_data(rows, label="coarse")
-    with pytest.raises(ClasswiseError, match="unknown data field 'lable'; did you mean 'label'"):
+    with pytest.raises(ClasswiseError, match="data has no field 'lable'; did you mean 'label'"):
         load_data(rows, lable="fine")
 
 

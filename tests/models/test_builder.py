@@ -56,7 +56,7 @@ def test_a_width_that_nobody_requested_is_not_passed(name: str) -> None:
     ("name", "options", "message"),
     [
         ("resnet81", {}, "unknown model 'resnet81'; did you mean 'resnet18'"),
-        ("resnet18", {"block": [1]}, "unknown model 'resnet18' option 'block'; did you mean 'blocks'"),
+        ("resnet18", {"block": [1]}, "model 'resnet18' has no option 'block'; did you mean 'blocks'"),
         ("resnet18", {"num_classes": 0}, "num_classes = 0"),
         ("resnet18", {"in_channels": -1}, "in_channels = -1"),
         ("resnet18", {"mean": [0.5]}, "mean and std must be given together"),

@@ -297,7 +297,7 @@ def test_mistakes_with_files(tmp_path: Path) -> None:
     torch.save(tiny().state_dict(), tmp_path / "w.pt")
     with pytest.raises(ClasswiseError, match=r"w.pt does not name its model; .*resnet18 --weights .*w\.pt"):
         load_model(tmp_path / "w.pt")
-    with pytest.raises(ClasswiseError, match="is a file of weights; weights="):
+    with pytest.raises(ClasswiseError, match="is a file of weights; give the name of the model of "):
         load_model(tmp_path / "w.pt", tmp_path / "w.pt")
     with pytest.raises(ClasswiseError, match="is not a run folder with weights"):
         load_model(tmp_path)

@@ -156,7 +156,7 @@ def test_a_refused_argument_leaves_the_random_numbers_unchanged() -> None:
     [
         ("Net", {}, r"missing a required argument: 'depth'; pass it as an option \(--model-set depth=VALUE\)"),
         ("forwarding", {"width": 0.5}, "has no parameter width; omit width = 0.5"),
-        ("positional", {"dept": 3}, "unknown model 'mynet:positional' option 'dept'; did you mean 'depth'"),
+        ("positional", {"dept": 3}, "model 'mynet:positional' has no option 'dept'; did you mean 'depth'"),
         ("Net.smal", {}, "unknown model in mynet:Net: 'smal'; did you mean 'small'"),
         ("Net.forward", {}, "'mynet:Net.forward' is a method of an instance; give a class method or a function"),
     ],

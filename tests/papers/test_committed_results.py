@@ -26,7 +26,7 @@ from .test_facts import ALPHA, interval_of, shows, variance_bounds, wilson_of
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 RESULTS = sorted((COMMITTED / "results").glob("*/*/*.json"))
 PAPERS = catalogue.OWN
-CLASS_NOTE = "Small print: 95 % confidence intervals for new images of the class with the model fixed."
+CLASS_NOTE = "95 % confidence intervals for new images of the class with the model fixed."
 OTHER_QUANTITIES = {
     ("benz20/P1.1", "62.0"),
     ("benz20/P1.3", "0.99"),

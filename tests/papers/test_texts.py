@@ -24,7 +24,7 @@ RESULT = Result(
     item="kdd21/T1",
     evidence=BUDGET,
     setting="a setting",
-    tables=(Table("A table", ("row", "total"), (Row("AT", (Cell("50.0", "40.0–60.0"),)),), "Small print."),),
+    tables=(Table("A table", ("row", "total"), (Row("AT", (Cell("50.0", "40.0–60.0"),)),), "A note."),),
     verdicts=(
         *evaluate([Test(estimand="a number", estimators=[interval(Estimate(5.0, 3.04, 6.96))], **WORDS)]),  # type: ignore[arg-type]
         *evaluate([not_tested("kdd21/C8", "no cats here")]),
@@ -61,7 +61,7 @@ kdd21/T1 at scale reduced: a setting
 A table
 row             total
 AT   50.0 [40.0–60.0]
-Small print.
+A note.
 
 kdd21/C10, CV: supported at reduced scale (1 training, 5,000 images, 12 epochs, quarter width)
   a number: +5.00 %² +3.04 to +6.96 (95 %)
@@ -80,4 +80,4 @@ always the most vulnerable class, whatever the attack and the defence. not teste
 Measurements claim statement quantity estimate C9 The ranking of the classes is consistent over attacks and
 defences, hence a property of the data set. a correlation interval for new images of the same classes, with
 the trained models fixed 0.50 0.25 to 0.75 Measurements have no verdict; their 95 % intervals are not
-corrected for multiple testing. A table A table row total AT 50.0 40.0–60.0 Small print."""
+corrected for multiple testing. A table A table row total AT 50.0 40.0–60.0 A note."""

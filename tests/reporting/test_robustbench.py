@@ -105,7 +105,7 @@ def other_suite() -> dict[str, Any]:
         ({"threat": "Linf:per-image"}, {}, "a single radius in Linf or L2"),
         ({"threat": None}, {}, "a single radius in Linf or L2"),
         ({"attacks": other_suite}, {}, "autoattack_acc requires exactly the attacks of AutoAttack's standard version"),
-        ({"early_stop": False}, {}, "audit with early_stop=True"),
+        ({"early_stop": False}, {}, "audit with --early-stop"),
         ({"split": "train"}, {}, "split 'train': RobustBench evaluates test images"),
         ({"images": 900}, {}, "the audit is incomplete"),
         ({"data": "photos"}, {}, "no data set 'photos'"),

@@ -114,14 +114,14 @@ def test_a_file_inherits_the_budgets_of_the_extended_recipe(tmp_path: Path) -> N
         ("{short: 3}", "'short': 3 must map a budget"),
         ("{short: {3: 1}}", "must map a budget"),
         ("{3: {}}", "must map a budget"),
-        ("{short: {epoch: 3}}", "unknown recipe field 'epoch'; did you mean 'epochs'?"),
+        ("{short: {epoch: 3}}", "recipe has no field 'epoch'; did you mean 'epochs'?"),
         (
             "{short: {unchanged: 3}}",
             "must list fields of the budget: description, source, optimizer.lr, lr_schedule",
         ),
         ("{short: {unchanged: [lr]}}", "must list fields of the budget"),
         ("{short: {unchanged: [[lr]]}}", "must list fields of the budget"),
-        ("{short: {budgets: {}}}", "unknown recipe field 'budgets'"),
+        ("{short: {budgets: {}}}", "recipe has no field 'budgets'"),
     ],
 )
 def test_an_invalid_budget_raises_an_error(block: str, says: str, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_images_without_an_index_have_random_numbers_of_their_own() -> None:
         ("at-ema-step", {}, "it averages weights after each step; set averaging.every = epoch"),
         ("he-cmp", {}, "a schedule evaluates the untrained network"),
         ("absld", {}, "it distils a teacher; give teacher="),
-        ("at", {"threat": None}, "recipe 'at' has no threat; give one, such as threat='Linf:8/255'"),
+        ("at", {"threat": None}, "recipe 'at' has no threat; give one, such as Linf:8/255"),
     ],
 )
 def test_recipes_that_need_the_trainer_are_refused(recipe: str, fields: dict[str, Any], says: str) -> None:

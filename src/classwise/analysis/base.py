@@ -34,7 +34,8 @@ def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
     rows = outcomes.rows(attack)
     if outcomes.member(attack) != CLEAN and outcomes.meta.early_stop:
         raise ClasswiseError(
-            f"{attack!r} stopped at the first success; this analysis requires an audit with early_stop=False"
+            f"{attack!r} stopped at the first success; this analysis requires an audit with early_stop=False "
+            "(--no-early-stop)"
         )
     if (rows["status"] == "skipped").any():
         raise ClasswiseError(

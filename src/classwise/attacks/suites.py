@@ -48,7 +48,7 @@ def members(name: str, options: Mapping[str, str] | None = None, norm: str = "Li
     versions = SUITES[name]
     version = str(remaining.pop("version", next(iter(versions))))
     if remaining:
-        raise unknown(f"option of {name}", next(iter(remaining)), ("version",))
+        raise unknown("option", next(iter(remaining)), ("version",), owner=f"suite {name!r}")
     if version not in versions:
         raise unknown(f"version of {name}", version, versions)
     specs = versions[version]

@@ -27,9 +27,11 @@ from classwise.cli.options import (
     MaxTime,
     Page,
     Policy,
+    RatesName,
     Resume,
     Threat,
     grouped,
+    measured_rates,
     new_file,
     out_option,
     printing_beside,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.compare.thresholds import Threshold
+    from classwise.core.rates import Rates
     from classwise.data.stream import Stream
 
 
@@ -142,6 +145,7 @@ def audit(
     policy: Policy = None,
     max_time: MaxTime = None,
     estimate: Estimate = False,
+    rates: RatesName = None,
     trackers: TrackerOptions,
     sharding: ShardOptions,
     cluster: ClusterOptions,
@@ -195,6 +199,7 @@ def audit(
     if policy is not None:
         policies.Policy.read(policy)
     page = new_file(html, "--html", json=json)
+    measured = measured_rates(rates, estimate=estimate)
     seeds = model.seed_runs()
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
     sharding.check(cluster, attacks.device, **of_whole, fail_if=build.fail_if)
@@ -219,7 +224,7 @@ def audit(
         network = model.load(images, settings["device"])
         if estimate:
             if processes.is_main:
-                _estimate(network, images, ball, attacks.suite, settings, json)
+                _estimate(network, images, ball, attacks.suite, settings, measured, json)
             return
         variable = os.environ.get(VARIABLE)
         cache = Path(variable) if cache is None and variable else cache
@@ -343,13 +348,15 @@ def _estimate(
     threat: cw.Threat | None,
     attacks: list[str] | None,
     settings: dict[str, Any],
+    rates: Rates | None,
     json: bool,
 ) -> None:
     from classwise.auditing.run.cost import estimate
 
-    cost = estimate(network, images, threat, attacks, **settings)
+    cost = estimate(network, images, threat, attacks, rates=rates, **settings)
+    device = str(rates or settings["device"])
     if json:
-        console.show_json(dataclasses.asdict(cost))
+        console.show_json(dataclasses.asdict(cost) | {"device": device})
         return
     sample = "" if cost.evaluated == cost.images else "a sample of "
     right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({console.percent(cost.correct / cost.evaluated)} %)"
@@ -359,7 +366,7 @@ def _estimate(
     low, high, guards = (
         console.duration(60 * minutes) for minutes in (cost.minutes_low, cost.minutes, cost.guard_minutes)
     )
-    console.echo(f"time on {settings['device']}: {low} to {high}; the guards take up to {guards} more")
+    console.echo(f"time on {device}: {low} to {high}; the guards take up to {guards} more")
     console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)

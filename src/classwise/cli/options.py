@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, RECORDS, TRAINING
 from classwise.core.errors import ClasswiseError
+
+if TYPE_CHECKING:
+    from classwise.core.rates import Rates
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 Root = Annotated[
@@ -51,20 +54,25 @@ RatesName = Annotated[
     typer.Option(
         "--rates",
         metavar="NAME",
-        help="With --estimate: rates measured on a device, such as h100, instead of timed steps.",
+        help="With --estimate: rates measured on a device, such as h100, instead of timed passes.",
         rich_help_panel=COMPUTE,
     ),
 ]
 
 
-def check_rates(rates: str | None, *, estimate: bool) -> None:
-    """Check that rates are given with ``--estimate``.
+def measured_rates(name: str | None, *, estimate: bool) -> Rates | None:
+    """The rates of ``--rates``, None without the option.
 
     Raises:
-        ClasswiseError: if not.
+        ClasswiseError: for an unknown name, or without ``--estimate``.
     """
-    if rates is not None and not estimate:
-        raise ClasswiseError(f"--rates {rates} requires --estimate")
+    if name is None:
+        return None
+    if not estimate:
+        raise ClasswiseError(f"--rates {name} requires --estimate")
+    from classwise.core.rates import named_rates
+
+    return named_rates(name)
 
 
 Budget = Annotated[

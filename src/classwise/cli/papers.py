@@ -11,16 +11,22 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import COMPUTE, DATA, MODEL, OUTPUT, TRAINING, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Estimate, Json, RatesName, check_device, check_rates, new_folder, out_option
+from classwise.cli.options import (
+    Device,
+    Estimate,
+    Json,
+    RatesName,
+    check_device,
+    measured_rates,
+    new_folder,
+    out_option,
+)
 from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
 
 STORE = Path("runs/papers")
-LONGEST = 44
-"""Letters of a title in the list."""
-
 SCALES = "smoke|reduced|medium|full"
 Trainings = Annotated[
     int | None,
@@ -86,11 +92,8 @@ def list_items(
         classwise papers list cfa23 --json
         classwise papers list --scale full --estimate --rates h100
     """  # noqa: D301  # \b keeps the lines of the example apart
-    check_rates(rates, estimate=estimate)
+    measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        from classwise.core.rates import named_rates
-
-        measured = None if rates is None else named_rates(rates)
         found = cw.papers.forecast(cw.papers.plan(names or (), scale), scale, trainings, rates=measured)
         show_forecast(found, json=json, added=True)
         return
@@ -101,9 +104,8 @@ def list_items(
         return
     rows = []
     for item in items:
-        title = item["title"] if len(item["title"]) <= LONGEST else f"{item['title'][: LONGEST - 1].rstrip()}…"
         scales = ", ".join(item["scales"] if kept is None else item["run_at"])
-        row = (item["id"], item["kind"], title, item["status"], scales, _deviations(item))
+        row = (item["id"], item["kind"], item["title"], item["status"], scales, _deviations(item))
         rows.append((*row, item["command"] or item["missing"]))
     deviations = "deviations from the paper"
     heads = ["item", "kind", "title", "status", "scales" if kept is None else "scales with a result", deviations]
@@ -179,11 +181,8 @@ def run(
             --model resnet50=weights.pth --data imagenet/val
     """  # noqa: D301  # \b keeps the lines of the example apart
     check_device(device)
-    check_rates(rates, estimate=estimate)
+    measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        from classwise.core.rates import named_rates
-
-        measured = None if rates is None else named_rates(rates)
         show_forecast(cw.papers.forecast(names, scale, trainings, device=device, rates=measured), json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:

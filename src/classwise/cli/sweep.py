@@ -16,13 +16,14 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Json, RatesName, check_device, check_rates, grouped, new_folder, out_option
+from classwise.cli.options import Device, Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from classwise.core.progress import Progress
+    from classwise.core.rates import Rates
     from classwise.sweeps.status import CellStatus
 
 SECONDS_BETWEEN_UPDATES = 1.0
@@ -98,11 +99,11 @@ def run(
         raise ClasswiseError(f"--device {device}: the executor selects the GPUs of a cell; use --device cuda or cpu")
     if gpus_per_cell and device == "cpu":
         raise ClasswiseError(f"--gpus-per-cell {gpus_per_cell} requires --device cuda")
-    check_rates(rates, estimate=estimate)
+    measured = measured_rates(rates, estimate=estimate)
     if estimate or cluster.on in (None, "local"):
         check_device(device)
     if estimate:
-        _estimate(plan, cluster.workers or 1, device, rates, json)
+        _estimate(plan, cluster.workers or 1, device, rates, measured, json)
         return
     folder = new_folder(out or Path("sweeps") / Path(plan).stem)
     gpus = int(device == "cuda") if gpus_per_cell is None else gpus_per_cell
@@ -209,23 +210,20 @@ def _report(folder: Path, cells: Sequence[CellStatus], json: bool) -> None:
         console.echo(f"next: classwise sweep collect {folder}")
 
 
-def _estimate(plan: str, workers: int, device: str, name: str | None, json: bool) -> None:
-    from classwise.core.rates import named_rates
+def _estimate(plan: str, workers: int, device: str, name: str | None, rates: Rates | None, json: bool) -> None:
     from classwise.sweeps.cost import estimate_sweep
     from classwise.sweeps.plan import Plan
 
-    rates = None if name is None else named_rates(name)
     with console.progress() as listener:
         cost = estimate_sweep(Plan.read(plan), device=device, rates=rates, progress=listener)
     if json:
         console.show_json({**cost._asdict(), "hours": cost.hours, "workers": workers, "rates": name})
         return
-    if rates is not None:
-        device = f"{rates.device} (rates of {rates.source})"
     training, audits, whole = (
         console.duration(3600 * hours) for hours in (cost.training_hours, cost.audit_hours, cost.hours / workers)
     )
     console.echo(f"{cost.cells:,} cells: at most {cost.passes:,} forward and backward passes of one image")
+    device = str(rates or device)
     console.echo(f"training {training} without validation, audits at most {audits} without guards, on one {device}")
     console.echo(f"on {workers} {'worker' if workers == 1 else 'workers'} of this speed: {whole}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,16 +17,21 @@ from classwise.cli.options import (
     Estimate,
     Json,
     Overrides,
+    RatesName,
     Resume,
     Root,
     check_device,
     grouped,
     integers,
+    measured_rates,
     out_option,
     pairs,
 )
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError
+
+if TYPE_CHECKING:
+    from classwise.core.rates import Rates
 
 
 @grouped
@@ -75,6 +80,7 @@ def train(
     data_set: DataOptions = None,
     resume: Resume = False,
     estimate: Estimate = False,
+    rates: RatesName = None,
     device: Device = "cpu",
     json: Json = False,
 ) -> None:
@@ -108,6 +114,7 @@ def train(
     if seeds is not None and "seed" in wanted:
         raise ClasswiseError("--seed and --seeds are mutually exclusive; give one of them")
     plan, policy = cw.Recipe.read(recipe, wanted, budget=budget), parse_on_nan(on_nan)
+    measured = measured_rates(rates, estimate=estimate)
     folder = out or Path("runs") / plan.name
     folders = {plan.seed: folder}
     if seeds is not None:
@@ -117,7 +124,7 @@ def train(
         if estimate:
             if processes.world_size > 1:
                 raise ClasswiseError("--estimate times one process; run it without torchrun")
-            _estimate(plan, len(folders), device, json)
+            _estimate(plan, len(folders), device, measured, json)
             return
         used = trackers if processes.is_main else TrackerOptions()
         runs = []
@@ -177,21 +184,23 @@ def _facts(run: cw.Run) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: cw.Recipe, runs: int, device: str, json: bool) -> None:
-    """Time two steps in a temporary folder."""
+def _estimate(plan: cw.Recipe, runs: int, device: str, rates: Rates | None, json: bool) -> None:
+    """Time two steps in a temporary folder, or predict them by rates."""
     import torch
 
     from classwise.core.precision import slow_dtype_note
     from classwise.training.cost import estimate_training
 
-    cost = estimate_training(plan, device=device)
+    cost = estimate_training(plan, device=device, rates=rates)
     steps, passes, seconds = runs * cost.steps, runs * cost.passes, runs * cost.seconds
+    timed_on = str(rates or device)
     if json:
-        console.show_json({"runs": runs, "steps": steps, "passes": passes, "minutes": seconds / 60})
+        facts = {"runs": runs, "steps": steps, "passes": passes, "minutes": seconds / 60, "device": timed_on}
+        console.show_json(facts)
         return
     typer.echo(
         f"{plan.name}: {steps:,} steps, about {passes:,} forward and backward passes of one image, "
-        f"{console.duration(seconds)} ({device}; without the validation at each epoch's end)"
+        f"{console.duration(seconds)} ({timed_on}; without the validation at each epoch's end)"
     )
-    if note := slow_dtype_note(plan.precision, torch.device(device)):
+    if rates is None and (note := slow_dtype_note(plan.precision, torch.device(device))):
         typer.echo(note)

@@ -273,7 +273,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str, field: str = "") 
         known = [field.name for field in dataclasses.fields(cls) if field.init]
         for key in values:
             if key not in known:
-                raise unknown(f"{where} field", str(key), known, f"{field}." if field else "")
+                raise unknown("field", str(key), known, f"{field}." if field else "", where)
     try:
         return pydantic.TypeAdapter(cls).validate_python(dict(values))
     except pydantic.ValidationError as error:

@@ -84,10 +84,19 @@ def did_you_mean(path: str | os.PathLike[str]) -> str:
     return ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "") -> ClasswiseError:
-    """The error for an unknown name; it suggests the nearest known name. ``prefix`` is put before each name."""
+def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "", owner: str = "") -> ClasswiseError:
+    """The error for an unknown name, which suggests the nearest known name.
+
+    Args:
+        kind: what the name should name, such as ``field``.
+        name: the unknown name.
+        known: the known names.
+        prefix: text before each name.
+        owner: what has the known names, such as ``attack 'pgd'``.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     listed = ", ".join(prefix + name for name in names) or "none"
     hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {listed}"
-    return ClasswiseError(f"unknown {kind} {prefix + name!r}; {hint}")
+    missing = f"{owner} has no {kind}" if owner else f"unknown {kind}"
+    return ClasswiseError(f"{missing} {prefix + name!r}; {hint}")

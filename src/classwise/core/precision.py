@@ -224,8 +224,13 @@ def check_device(device: str | torch.device) -> None:
     try:
         usable = not torch.empty(0, device=device).is_meta
     except Exception as error:  # torch raises several types for a missing device
+        name, colon, number = str(device).partition(":")
+        meant = {"gpu": "cuda"}.get(name.casefold(), name.casefold())
+        hint = "cpu is always available"
+        if meant != name and meant in ("cpu", "cuda"):
+            hint = f"did you mean {meant + colon + number!r}?"
         raise ClasswiseError(
-            f"there is no device {str(device)!r} on this machine{_without_cuda(str(device))}; cpu is always available"
+            f"there is no device {str(device)!r} on this machine{_without_cuda(str(device))}; {hint}"
         ) from error
     if not usable:
         raise ClasswiseError(f"device {str(device)!r} computes no values; cpu is always available")

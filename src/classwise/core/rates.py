@@ -40,6 +40,9 @@ class Rates:
     operations: float
     images: Mapping[Kind, float]
 
+    def __str__(self) -> str:
+        return f"{self.device} (rates of {self.source})"
+
     def clock(self, model: nn.Module, image: Tensor) -> Clock:
         """Return a clock that calls nothing: the seconds follow from the rates and the operations of the model.
 

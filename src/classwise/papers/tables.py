@@ -110,7 +110,7 @@ def _of_classes(caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
         ]
         table_rows.append(Row(row_name(row), cells, weak=not metrics_of_row.agrees))
     wrong = sum(row.weak for row in table_rows)
-    note = "Small print: recomputed from the class accuracies."
+    note = "The second number of total, CV and MCD is recomputed from the class accuracies."
     note += f" Highlighted: {wrong} of {len(table_rows)} rows that disagree; see the notes." if wrong else ""
     return Table(caption, ("row", "total", *map(str, range(classes)), "CV", "MCD"), table_rows, note)
 
@@ -213,9 +213,8 @@ def summary_table(
     kinds = ("total", "CV", "MCD", "lowest", "highest")
     heads = [head for kind in kinds for head in (kind, "printed")]
     note = (
-        "Small print: 95 % confidence intervals for new images of the same classes with the models fixed; under "
-        "a class "
-        "name, its accuracy. Printed classes are CIFAR-10 labels, from 0: 1 is automobile, 3 is cat."
+        "95 % confidence intervals for new images of the same classes with the models fixed; under a class name, its "
+        "accuracy. Printed classes are CIFAR-10 labels, from 0: 1 is automobile, 3 is cat."
     )
     return Table(caption, ("row", *heads), rows, note)
 
@@ -231,7 +230,7 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
             for c in range(len(names))
         ]
         rows.append(Row(", ".join(key), cells))
-    note = "Small print: 95 % confidence intervals for new images of the class with the model fixed."
+    note = "95 % confidence intervals for new images of the class with the model fixed."
     return Table(caption, ("row", *names), rows, note)
 
 

@@ -172,7 +172,7 @@ def _check_comparable(audit: Audit, norm: str, radius: str) -> None:
     if CLEAN not in meta.attacks:
         raise ClasswiseError("clean_acc: the audit has no clean predictions")
     if meta.early_stop is False:
-        raise ClasswiseError("early_stop=False: AutoAttack evaluates every iterate; audit with early_stop=True")
+        raise ClasswiseError("early_stop = False: AutoAttack evaluates every iterate; audit with --early-stop")
     if meta.repeats > 1:
         raise ClasswiseError(f"repeats = {meta.repeats}: RobustBench evaluates each image in one pass; omit repeats")
     if meta.grid is not None:

@@ -245,7 +245,7 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     fields = [attribute.name for attribute in dataclasses.fields(Metric) if attribute.name != "function"]
     for name in about:
         if name not in fields:
-            raise unknown("field of a metric", name, fields)
+            raise unknown("field", name, fields, owner="a metric")
 
     def made(function: Callable[..., Any]) -> Metric:
         name = about.get("name", function.__name__)

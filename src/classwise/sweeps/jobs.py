@@ -76,7 +76,7 @@ class Call:
             raise ClasswiseError(f"{where}: the arguments of this function are not known ({error})") from error
         for name in given:
             if name not in parameters:
-                raise unknown(f"{where} argument", name, parameters)
+                raise unknown("argument", name, parameters, owner=where)
         for name, parameter in parameters.items():
             if parameter.default is parameter.empty and name not in given:
                 raise ClasswiseError(f"{where}: the argument {name} is missing")

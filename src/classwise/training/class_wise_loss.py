@@ -80,7 +80,7 @@ class ClassWiseLoss(nn.Module):
         read = Recipe.read(recipe)
         ball = read.parts.threat if threat is None else Threat.parse(threat)
         if ball is None:
-            raise ClasswiseError(f"recipe {read.name!r} has no threat; give one, such as threat='Linf:8/255'")
+            raise ClasswiseError(f"recipe {read.name!r} has no threat; give one, such as Linf:8/255")
         counts = torch.as_tensor(class_counts, device=device)
         self.recipe = read.completed(ball, classes=int((counts > 0).sum())).on(device)
         self.parts = parts = self.recipe.parts

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -173,9 +172,7 @@ def override(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
     defaults = {item.name: item.default for item in dataclasses.fields(kind)}
     head, *rest = path.split(".")
     if head not in defaults:
-        near = difflib.get_close_matches(head, defaults, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(defaults)}"
-        raise ClasswiseError(f"unknown recipe field {path!r}; {hint}")
+        raise unknown("field", head, defaults, owner="recipe")
     default = defaults[head]
     if dataclasses.is_dataclass(default):
         given = values.get(head, {})

@@ -161,7 +161,7 @@ def test_size_scales_the_shorter_side_and_cuts_the_middle(tmp_path: Path) -> Non
         ({"label": [0] * 6}, {"label": "lable"}, "no integer column 'lable'; its integer columns: label"),
         ({"label": [0, 0, -1, 0, 0, 0]}, {}, "label -1 of image 2"),
         ({"label": [0, None, 0, 0, 0, 0]}, {}, "'label' has empty cells"),
-        ({"label": [0] * 6}, {"sise": 3}, "unknown data format 'parquet' field 'sise'; did you mean 'size'"),
+        ({"label": [0] * 6}, {"sise": 3}, "data format 'parquet' has no field 'sise'; did you mean 'size'"),
         ({"label": [0] * 6}, {"size": 0}, "size = 0"),
     ],
 )

@@ -303,7 +303,10 @@ def test_cifar_c(corrupted: Path) -> None:
 
 
 def test_bad_cifar_c(corrupted: Path) -> None:
-    with pytest.raises(ClasswiseError, match="has 2 corruptions; give corruption=, one of: fog, gaussian_noise"):
+    with pytest.raises(
+        ClasswiseError,
+        match=r"has 2 corruptions; give corruption \(--data-set corruption=NAME\), one of: fog, gaussian_noise",
+    ):
         load_data(corrupted)
     with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
         load_data(corrupted, corruption="foog")

@@ -217,7 +217,7 @@ class Bisection:
             todo = np.flatnonzero(~np.isnan(radius))
             if not len(todo):
                 break
-            self.progress.start(f"round {round_ + 1}", len(todo))
+            self.progress.start(f"round {round_}" if round_ else "largest radius", len(todo))
             self._round(piece, order, brackets, todo, radius)
         labels = np.array([CLEAN, *(label for label, _ in self.attacks)], dtype=object)
         first_success = np.where(np.isinf(brackets.high), None, labels[brackets.attack + 1])

@@ -90,7 +90,7 @@ class Artifacts:
         """
         blocks = self._blocks_of(kind, attack)
         if not blocks:
-            raise ClasswiseError(f"no {kind} of {attack!r} were saved; run the audit with save={kind!r}")
+            raise ClasswiseError(f"no {kind} of {attack!r} were saved; audit with save={kind!r} (--save {kind})")
         index, rows = (np.concatenate(columns) for columns in zip(*blocks, strict=True))
         images, first = np.unique(index, return_index=True)
         rows = rows[first]

@@ -311,7 +311,8 @@ class Execution:
         if not np.array_equal(labels.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
             raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
         todo = order[~np.isin(index[order.numpy()], done.index)]
-        self.progress.start(CLEAN, len(todo))
+        if len(todo):
+            self.progress.start(CLEAN, len(todo))
         with self._record.phase(CLEAN), self._seeded(CLEAN, piece, todo):
             for rows in torch.split(todo, self.plan.batch_size):
                 if self.late or not len(rows):
@@ -343,7 +344,8 @@ class Execution:
             self.writer.add(self._regrouped(skipped_rows(label, removed, self._epsilon(piece, removed)), removed))
             attackable = attackable[~attackable.index.isin(removed.index)]
         todo = order[np.isin(index[order.numpy()], attackable.index)]
-        self.progress.start(label, len(todo))
+        if len(todo):
+            self.progress.start(label, len(todo))
         while len(todo):
             try:
                 with self._record.phase(label), self._seeded(label, piece, todo):

@@ -121,7 +121,7 @@ def threat_for(source: Images | Stream, threat: ThreatLike | None) -> Threat:
     if threat is None:
         known = named_set(source)
         if known is None:
-            raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as threat='Linf:8/255'")
+            raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as Linf:8/255")
         return Threat.parse(known.threat)
     ball = Threat.parse(threat).validated()
     if isinstance(ball.epsilon, Tensor):
@@ -270,7 +270,7 @@ def read_outputs(engine: Engine, one: Batch, images: Tensor) -> tuple[int, str]:
         low, high = (float(value) for value in torch.aminmax(logits[:, 1]))
         raise ClasswiseError(
             f"outputs='binary-probabilities': the model returns numbers from {low:.4g} to {high:.4g}, expected [0, 1]; "
-            "give outputs='binary-logits' for logits"
+            "give outputs='binary-logits' (--outputs binary-logits) for logits"
         )
     model.kind = model.outputs
     return count, ""

@@ -98,12 +98,12 @@ class Plan:
             if self.grid is not None and attack.minimises and not self.early_stop:
                 raise ClasswiseError(
                     f"attack {label!r} minimises the distance, and rounding moves its nearest adversarial examples; "
-                    f"omit grid={self.grid!r}, or use early_stop=True"
+                    f"omit grid={self.grid!r} (--grid {self.grid}), or use early_stop=True (--early-stop)"
                 )
         if self.cascade and not self.early_stop:
-            raise ClasswiseError("cascade=True requires early_stop=True, as each attack runs on survivors only")
+            raise ClasswiseError("cascade requires early_stop=True (--early-stop): each attack runs on survivors only")
         if self.sampling is not None and not self.cascade:
-            raise ClasswiseError("settle requires cascade=True, as the second phase runs on survivors only")
+            raise ClasswiseError("settle requires cascade=True (--cascade), as the second phase runs on survivors only")
 
     def recorded(self, device: torch.device) -> dict[str, Any]:
         """What the metadata of the outcomes state of the plan on a device."""

@@ -188,7 +188,8 @@ class Rounds:
         finished = (
             0 if saved is None else int(_first_done(*(saved[name].to_numpy() for name in ("stage", "forwards"))).sum())
         )
-        self.progress.start(f"{CLEAN}, {label}", (self.ready.meta.images or finished) - finished)
+        if finished != self.ready.meta.images:
+            self.progress.start(f"{CLEAN}, {label}", (self.ready.meta.images or finished) - finished)
         with interruption.deferred():
             for piece in self.ready.pieces:
                 places = self.ledger.add(piece)

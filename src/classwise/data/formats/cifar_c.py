@@ -53,7 +53,8 @@ class CifarC(Format):
             known = corruptions(path)
             if self.corruption is None:
                 raise ClasswiseError(
-                    f"{path} has {len(known)} corruptions; give corruption=, one of: {', '.join(known)}"
+                    f"{path} has {len(known)} corruptions; give corruption (--data-set corruption=NAME), one of: "
+                    f"{', '.join(known)}"
                 )
             if self.corruption not in known:
                 raise unknown("corruption", self.corruption, known)

@@ -173,7 +173,8 @@ def _label_column(schema: pa.Schema, features: Features, label: str | None, file
         if len(candidates) == 1 or (candidates and candidates[0] in _LABELS):
             return str(candidates[0])
     raise ClasswiseError(
-        f"{file}: the label column is ambiguous; give label=, one of: {', '.join(integers) or 'no integer column'}"
+        f"{file}: the label column is ambiguous; give label (--data-set label=NAME), one of: "
+        f"{', '.join(integers) or 'no integer column'}"
     )
 
 

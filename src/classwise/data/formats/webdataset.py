@@ -68,7 +68,7 @@ class WebDataset(EncodedFormat):
         names = _class_names(shards[0].parent) or chosen
         if names is not None:
             if chosen and len(names) != len(chosen):
-                raise ClasswiseError(f"{path} has {len(names)} class names, and classes= has {len(chosen)} labels")
+                raise ClasswiseError(f"{path} has {len(names)} class names, and classes has {len(chosen)} labels")
             check_labels(y, names, str(path))
         name = path.stem if path.is_file() else path.name
         split = split_of_file(path) if path.is_file() else split
@@ -165,7 +165,10 @@ def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: 
             if isinstance(values, dict) and key in values:
                 return values[key]
     expected = " or ".join(f".{key}" for key in keys)
-    raise ClasswiseError(f"{where} has no label: expected a file {expected}, or .json with such a key; give label=")
+    raise ClasswiseError(
+        f"{where} has no label: expected a file {expected}, or .json with such a key; give another key as label "
+        "(--data-set label=KEY)"
+    )
 
 
 def _text(archive: tarfile.TarFile, member: tarfile.TarInfo, where: str) -> str:

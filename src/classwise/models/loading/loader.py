@@ -166,7 +166,7 @@ def _with_reference(
     """
     if is_stored(model):
         if weights is not None:
-            raise ClasswiseError(f"{os.fspath(model)} is a file of weights; weights={weights} needs the model's name")
+            raise ClasswiseError(f"{os.fspath(model)} is a file of weights; give the name of the model of {weights}")
         model, weights = "", model
     checkpoint = None if weights is None else read_state(_weights_file(weights), state_dict_key=state_dict_key)
     inferred = {} if checkpoint is None else _stored_spec(checkpoint)
@@ -178,7 +178,7 @@ def _with_reference(
         )
     source, _ = parse_reference(name)
     if checkpoint is not None and isinstance(source, Onnx):
-        raise ClasswiseError(f"{name} contains its weights; omit weights={weights}")
+        raise ClasswiseError(f"{name} contains its weights; omit the weights {weights}")
     stored = inferred.get("name") == name
     if not stored:
         inferred = {} if checkpoint is None else _inferred_spec(name, checkpoint, given)
@@ -268,12 +268,12 @@ def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module,
     if not mean.numel() or mean.shape != std.shape:
         raise ClasswiseError(
             f"the file's normalisation has {mean.numel()} means and {std.numel()} standard deviations; "
-            "give mean= and std="
+            "give mean and std (--mean, --std)"
         )
     if float(mean.max()) > 1:
         raise ClasswiseError(
             f"the file's normalisation ({_constants(mean, std)}) is for pixels up to 255; "
-            "give mean= and std= for images in [0, 1]"
+            "give mean and std (--mean, --std) for images in [0, 1]"
         )
     return _outer(model, mean, std), f"normalisation {_constants(mean, std)} found in the file"
 

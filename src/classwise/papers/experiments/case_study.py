@@ -266,7 +266,7 @@ class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trad
         note = (
             f"Sorted by confidence in {order.class_name} under Temperature-PGD. Spearman's correlation of "
             "confidence and "
-            f"brightness over {len(ordered)} images: {link.value:.2f}. {found.note} Small print: 95 % confidence "
+            f"brightness over {len(ordered)} images: {link.value:.2f}. {found.note} 95 % confidence "
             "intervals for new images."
         )
         heads = ("images", "count", "robust", "brightness of the background, percent")
@@ -363,7 +363,7 @@ class WhiteBackground(Experiment, scales=SCALES, trainings=lambda scale: trades_
                     f"Predicted as {names[VICTIM]}, in percent",
                     ("images", *KINDS.values()),
                     share_rows,
-                    "Small print: 95 % confidence intervals for new images.",
+                    "95 % confidence intervals for new images.",
                 ),
                 data.found.table(),
             ),
@@ -580,7 +580,7 @@ class HomingMatrix(_Homing):
         heads = ("pair", "misclassified", "homing", "robust with another seed", "homing, percent", "beyond, points")
         note = (
             "The control is trained with all classes and another seed, and attacked on the same images. Beyond: share "
-            "of homing images minus that of the control, paired. Small print: 95 % confidence intervals for new images."
+            "of homing images minus that of the control, paired. 95 % confidence intervals for new images."
         )
         return Findings(
             tables=(Table("The most frequent pairs", heads, rows, note),),
@@ -709,7 +709,7 @@ class ColouredBackgrounds(
             contrast[attack] = matrix.inside.contrast
         heads = ("images", "errors inside the group, percent", "beyond chance, points", INSIDE)
         note = (
-            "Small print: 95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
+            "95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
             "the same "
             "background minus that of one with the other background."
         )
@@ -820,7 +820,7 @@ class BackgroundsAndStandardTraining(
             "direction",
         )
         heads = ("images", "clean accuracy, percent", INSIDE)
-        table = Table("Standard training", heads, rows, "Small print: 95 % confidence intervals for new images.")
+        table = Table("Standard training", heads, rows, "95 % confidence intervals for new images.")
         counts: dict[Key, ClassCounts] = {(name,): outcomes.counts("clean") for name, outcomes in tables.items()}
         by_class = class_table("Clean accuracy by class, in percent", counts, grey.class_names)
         return Findings(tables=(table, by_class), tests=(claimed,))

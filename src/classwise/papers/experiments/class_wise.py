@@ -280,7 +280,7 @@ def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> 
         ]
         rows.append(Row(data_set.data, cells))
     heads = ("data set", "statements about", "training images", "test images a class", "network", "threat")
-    note = "Small print: 95 % confidence intervals for new images. A data set without verdicts is measured only."
+    note = "95 % confidence intervals for new images. A data set without verdicts is measured only."
     table = Table("Data sets", (*heads, "clean, percent", "PGD, percent", "verdicts"), rows, note)
     return [table, *skipped_table(absent)]
 
@@ -357,7 +357,7 @@ def gap_table(rows: Sequence[Row]) -> Table:
     heads = ("gap between classes", "standard, clean", "adversarial, PGD", "ratio or correlation")
     note = (
         "CV is corrected for its upward bias by sampling error. MCD is not; its bounds are valid for equal classes. "
-        "Order: Spearman's correlation of the two class rankings. Small print: 95 % confidence intervals."
+        "Order: Spearman's correlation of the two class rankings. 95 % confidence intervals."
     )
     return Table("Standard and adversarial training", heads, rows, note)
 
@@ -465,7 +465,7 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
                 )
         edges = (100 * histogram.edges).round().astype(int).tolist()
         heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
-        note = "Small print: 95 % confidence intervals."
+        note = "95 % confidence intervals."
         return Findings(
             tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
             figures=figures,
@@ -548,7 +548,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
         ]
         note = (
             f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
-            "Small print: 95 % confidence intervals for new images."
+            "95 % confidence intervals for new images."
         )
         classes: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
         return Findings(
@@ -632,8 +632,7 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
             for data_set in audited
             for kind in data_set.audits
         ]
-        small_print = "Small print: 95 % confidence intervals for new images."
-        table = Table("In percent and points", ("model", *HEADS_OF_BOTH, "weakest"), rows, small_print)
+        table = Table("In percent and points", ("model", *HEADS_OF_BOTH, "weakest"), rows, INTERVALS_NOTE)
         reason = "; ".join(f"{data_set.data}: {data_set.fault}" for data_set in audited)
         return Findings(
             tables=(table, *data_tables(audited, absent)),
@@ -705,7 +704,7 @@ class PretrainedModels(
         heads = ("model, images", "average", "worst class", "MCD", f"the {WEAKEST} weakest classes, percent")
         note = (
             f"{int(counts.count.sum()):,} images of {int(counts.present.sum())} classes, {context.scale.threat}. "
-            "Small print: 95 % confidence intervals for new images."
+            "95 % confidence intervals for new images."
         )
         hashes = [Row(name, [Cell(str(table.meta.model_hash)[:12])]) for name, table in outcomes.items()]
         return Findings(
@@ -884,7 +883,7 @@ def structure_tables(
         for data, matrix in matrices.items()
     ]
     heads = ("data set", "correlation of M_ij with M_ji", "1 - sum |M - M^T| / sum (M + M^T)")
-    note = "Small print: 95 % confidence intervals."
+    note = "95 % confidence intervals."
     tables = [Table("Symmetry of the confusion matrix", heads, rows, note)]
     rows = [
         Row(
@@ -918,7 +917,7 @@ def pair_tables(
             rate = estimate_cell(Estimate(float(rates[label, predicted]), float(low), float(high)))
             rows.append(Row(f"{data}: {names[label]} as {names[predicted]}", [rate, mean_rate, Cell(printed[title])]))
     heads = ("class and prediction", "percent of the class", "mean of all pairs", "paper")
-    note = "Small print: 95 % confidence intervals for new images."
+    note = "95 % confidence intervals for new images."
     return [Table("Pairs of classes that the paper names", heads, rows, note)] if rows else []
 
 
@@ -1010,7 +1009,7 @@ class ConfusedLabels(ConfusionUnderAttack):
 
 LARGE, VISIBLE = 10, 1
 """Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
-_SMALL_PRINT = "Small print: 95 % confidence intervals for new images."
+INTERVALS_NOTE = "95 % confidence intervals for new images."
 HIGH = 95
 """Lower bound of the total on MNIST in the paper, in percent."""
 
@@ -1041,7 +1040,7 @@ class GapsOverEpochs(
                 title = f"{data_set.data}: test images at the end of training, in percent"
                 tables.append(class_table(title, {("AT",): counts}, names))
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
-        summary = Table("Test images at the end of training, in percent and points", heads, rows, _SMALL_PRINT)
+        summary = Table("Test images at the end of training, in percent and points", heads, rows, INTERVALS_NOTE)
         tables = [summary, *data_tables(audited, absent), *tables]
         return Findings(tables=tables, figures=figures, tests=_gap_tests(audited, curves))
 
@@ -1150,7 +1149,7 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
         heads = ("model", "Pearson", "Spearman", "Kendall", "p of Spearman")
         note = (
             "Over all classes; the figures of data sets with many classes show the 12 of the paper. "
-            "Small print: 95 % confidence intervals for new images. p by permutation of the classes."
+            "95 % confidence intervals for new images. p by permutation of the classes."
         )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
         tests += [test for claim in ("iclr21/C5", "iclr21/C6") for test in no_verdict(claim, audited)]
@@ -1260,7 +1259,7 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
             changes.append(Row(f"{part}: {name} minus {base}", cells))
         heads = ("model", "clean average", "PGD average", "PGD worst class", "PGD gap", "norms of the rows")
         names = context.test_images.class_names
-        note = "Small print: 95 % confidence intervals for new images with the models fixed."
+        note = "95 % confidence intervals for new images with the models fixed."
         of_changes = ("guideline", "average", "worst class", "gap")
         return Findings(
             tables=(
@@ -1301,10 +1300,7 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             for (kind, level), neighbours in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")
-        note = (
-            "Small print: 95 % confidence intervals over images. Neighbours are found in feature space, not in the "
-            "plane."
-        )
+        note = "95 % confidence intervals over images. Neighbours are found in feature space, not in the plane."
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
         if ("clean", "superclass") not in purity:

@@ -281,7 +281,7 @@ class RankConsistency(_Attacked, scales=SCALES, trainings=attacked_trainings):
             ),
         ]
         cells = [_agreement_row("this run", ours, tests), _agreement_row("kdd21/T1, printed", printed)]
-        note = "Small print: 95 % confidence intervals, biased downwards. p by permutation of the classes."
+        note = "95 % confidence intervals, biased downwards. p by permutation of the classes."
         return Findings(
             tables=(Table("Agreement of the class rankings over all pairs of rows", heads, cells, note),),
             figures=((ours.figure(), f"Every attack on every defence of this run. {FGSM_NOTE}"),),
@@ -353,7 +353,7 @@ class Drops(Experiment):
             f"Drop from {self.weak} to {self.strong}: vulnerable classes minus the others, in points",
             ("defence", "this run", *([f"{PRINTED}, classes 2-5"] if printed else [])),
             rows,
-            f"{f'{FGSM_NOTE} ' if self.weak == 'FGSM' else ''}Small print: 95 % confidence intervals. The vulnerable "
+            f"{f'{FGSM_NOTE} ' if self.weak == 'FGSM' else ''}95 % confidence intervals. The vulnerable "
             f"classes under {self.weak} are selected on one half of the images and evaluated on the other.",
         )
         return Findings(tables=(shown,), figures=figures, tests=tests)

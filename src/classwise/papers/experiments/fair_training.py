@@ -260,7 +260,7 @@ def methods_table(
         heads,
         rows,
         f"Attacked: correctly classified both clean and under {under}; printed: AutoAttack{RUNS.get(item, '')}. "
-        "Small print: 95 % confidence intervals for new images with the one model of each method fixed.",
+        "95 % confidence intervals for new images with the one model of each method fixed.",
     )
 
 
@@ -612,7 +612,7 @@ class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
             reference = f"{printed['avg']:g} / {printed['worst']:g}" if printed else formatting.NONE
             rows.append(Row(name, [pair_cell(evaluated.audits[name, "best"].counts("all")), Cell(reference)]))
         note = (
-            "Small print: 95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
+            "95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
             "printed: AutoAttack."
         )
         table = Table(
@@ -780,7 +780,7 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
                     "Best epoch, attacked, in percent",
                     ("method or lambda", "average / worst class"),
                     [Row(name, [pair_cell(audit.counts("all"))]) for name, audit in audits.items()],
-                    f"{LAST_ITERATE} Small print: 95 % confidence intervals for new images.",
+                    f"{LAST_ITERATE} 95 % confidence intervals for new images.",
                 ),
             ),
             figures=(
@@ -1090,7 +1090,7 @@ class RadiusSweep(_Radii):
                     ("training radius", "best epoch", "last epoch"),
                     rows,
                     "The best epoch of one half of the images is evaluated on the other half, so its accuracy is not "
-                    "biased upwards. Small print: 95 % confidence intervals.",
+                    "biased upwards. 95 % confidence intervals.",
                 ),
             ),
             figures=(
@@ -1201,7 +1201,7 @@ class BetaSweep(Experiment):
             f"Class accuracy, mean over {epochs_text(epochs)}, in percent",
             ("training", *averaged[ATTACK].names),
             rows,
-            "Small print: 95 % confidence intervals for new images.",
+            "95 % confidence intervals for new images.",
         )
         easy = [c for c in range(len(table.heads) - 1) if c not in HARD]
         ends = (min(sweep), max(sweep))
@@ -1296,7 +1296,7 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
         admitted = "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in gates.items())
         note = (
             f"Test images under PGD-10, {epochs_text(window)}. {admitted}. Before the first admitted epoch, FAWA "
-            "equals the plain average. Small print: 95 % confidence intervals."
+            "equals the plain average. 95 % confidence intervals."
         )
         heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
         caption = "Test images under PGD-10, whole training; change: of the worst class from the epoch before"
@@ -1552,7 +1552,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
             rows,
             f"Validation: PGD of the training on {int(images.sum())} held-out images, which select among the epochs "
             f"{choices[0]} to {choices[-1]}, so these values are biased upwards. Test: the attack of the "
-            f"table of settings, on other images. {LAST_ITERATE} Small print: 95 % confidence intervals.",
+            f"table of settings, on other images. {LAST_ITERATE} 95 % confidence intervals.",
         )
         places = [float(epoch) for epoch in robust.index]
         by_epoch = [counts_at(int(epoch), robust, images) for epoch in robust.index]

@@ -153,7 +153,7 @@ class Compared:
         heads = ("training", "average", "worst class", "MCD", "average, change", "worst, change", "MCD, change")
         note = (
             f"Changes are relative to {PLAIN}, on the same images. Weakest class of {PLAIN} on its validation split: "
-            f"{self.names[self.weak]}. Small print: 95 % confidence intervals for new images with the models fixed."
+            f"{self.names[self.weak]}. 95 % confidence intervals for new images with the models fixed."
         )
         return Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
 
@@ -346,10 +346,7 @@ class OneClass(Experiment, scales=PLANS):
             ]
             rows.append(Row(training, [*cells, Cell("yes" if optimal else "no")]))
         heads = ("training", name, "the others", f"{name}, change", "the others, change", "Pareto-optimal")
-        note = (
-            f"Changes are relative to {PLAIN}, on the same images. "
-            "Small print: 95 % confidence intervals for new images."
-        )
+        note = f"Changes are relative to {PLAIN}, on the same images. 95 % confidence intervals for new images."
         drawing = scatter(
             f"One critical class, {name}, against the others",
             list(comparison.audits),

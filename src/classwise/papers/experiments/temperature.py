@@ -162,7 +162,7 @@ class Temperature(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
             ("defence", "1/T", "total", "MCD", "CV, %²"),
             [_change_row(defence, halves, tests) for defence, halves in selected.items()],
             "1/T is selected on one half of the images and evaluated on the other; means over both halves. CV is "
-            "corrected for its bias. Small print: 95 % confidence intervals.",
+            "corrected for its bias. 95 % confidence intervals.",
         )
         return Findings(
             tables=(
@@ -217,7 +217,7 @@ def changes_by_class(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[s
         "Change from PGD to Temperature-PGD, by class, in points",
         heads,
         rows,
-        f"The temperatures are those of the paper. {small}Small print: 95 % confidence intervals. {note}".strip(),
+        f"The temperatures are those of the paper. {small}95 % confidence intervals. {note}".strip(),
     )
 
 
@@ -286,7 +286,7 @@ class _Temperatures(_Grid, scales=TEMPERATURE_SCALES):
             rows.append(Row(name, [estimate_cell(Estimate(*change)) for change in changes]))
         heads = ("model", *(f"1/T = {inverse:g}" for inverse in self.temperatures))
         best = ", ".join(f"{name} {inverse:g}" for name, inverse in result.best["inverse_temperature"].items())
-        note = f"Small print: 95 % confidence intervals. Best 1/T: {best}. {self.note(context)}".strip()
+        note = f"95 % confidence intervals. Best 1/T: {best}. {self.note(context)}".strip()
         printed = catalogue.printed_rows(self.item)
         return Findings(
             tables=(
@@ -383,7 +383,7 @@ class VirtualPower(Experiment, scales=TEMPERATURE_SCALES):
         heads = ("defence, attack", f"1/T of {FAMILY}", "total", "target reached")
         note = (
             "Target reached: share of images that the attack towards the most likely wrong class moves to that class. "
-            "Small print: 95 % confidence intervals."
+            "95 % confidence intervals."
         )
         table = Table("Fewer steps, and attacks towards a target, in percent", heads, rows, note)
         return Findings(tables=(table,), measurements=measurements)
@@ -511,7 +511,7 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
             rows.append(Row(f"{name}, printed", [Cell(f"{row['nat']:g}"), Cell(f"{row['adv']:g}"), *map(Cell, values)]))
     note = (
         f"Classes: robust accuracy of {plain}'s model under PGD-20, and changes of the others against it in points. "
-        "The text leaves open whether the printed HE has an angular margin, so both are trained. Small print: 95 % "
+        "The text leaves open whether the printed HE has an angular margin, so both are trained. 95 % "
         "confidence intervals."
     )
     return Table("Totals in percent, and classes against Madry", ("model", "natural", "PGD-20", *names), rows, note)
@@ -564,8 +564,7 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
                     "Totals under Temperature-PGD, in percent",
                     ("model", *(f"1/T = {inverse:g}" for inverse in temperatures)),
                     rows,
-                    "Small print: 95 % confidence intervals. The paper's arithmetic: at a large 1/T most "
-                    "gradients are zero.",
+                    "95 % confidence intervals. The paper's arithmetic: at a large 1/T most gradients are zero.",
                 ),
                 settings_table(context.scale, HYPERSPHERE),
             ),
@@ -636,7 +635,7 @@ class Confidences(Experiment, scales=SCALES):
             "Mean CVC over the classes",
             ("model", "CVC, thousandths"),
             [Row(name, [estimate_cell(variances.mean(name), 1000, 2)]) for name in tables],
-            "Small print: 95 % confidence intervals for new images.",
+            "95 % confidence intervals for new images.",
         )
         caption = "Smooth confidences have a low CVC; the lowest class of each model is highlighted."
         return Findings(tables=(table,), figures=((variances.figure(), caption),), tests=self.claims(variances, tables))
@@ -747,7 +746,7 @@ class SmoothVulnerableSensitive(_Grid, scales=TEMPERATURE_SCALES, trainings=defe
         )
         note = (
             "Spearman's correlation over the classes; CVC on images attacked by PGD. "
-            "Small print: 95 % confidence intervals for new images; that of the largest drop covers every 1/T."
+            "95 % confidence intervals for new images; that of the largest drop covers every 1/T."
         )
         others = [defence for defence in tables if defence != SMOOTH]
         order = [(STEEP, other) for other in others if other != STEEP] + [(other, SMOOTH) for other in others]
@@ -870,7 +869,7 @@ class AlongAttack(_Grid, scales=TEMPERATURE_SCALES):
                 f"variance, thousandths, {self.lines[0].title}",
             ),
             [_share_row(words, where, rows[0]) for words, where in self.shares(arises, converse)],
-            "Small print: 95 % confidence intervals for new images. The variance is that of the confidences on "
+            "95 % confidence intervals for new images. The variance is that of the confidences on "
             "attacked "
             "images, 0 to "
             f"{1000 * (traces.confidences.shape[2] - 1) / traces.confidences.shape[2] ** 2:.0f} thousandths.",

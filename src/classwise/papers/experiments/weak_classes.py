@@ -177,7 +177,7 @@ class WeakClasses(Experiment, scales=PLANS):
                     "Agreement of the class rankings",
                     ("quantity", *ranked),
                     rows,
-                    "Small print: 95 % confidence interval.",
+                    "95 % confidence interval.",
                 ),
                 *(
                     class_table(f"Class accuracy, {head}, in percent", counts, context.test_images.class_names)
@@ -348,8 +348,7 @@ class _FeatureSet(Experiment):
         if not np.isnan(alike.lowest.low):
             order = f"{order} ({alike.lowest.low:.2f} to {alike.lowest.high:.2f})"
         note = (
-            f"{order}; p {formatting.probability(alike.agreement.p_value)}. Small print: 95 % confidence intervals "
-            "for new images."
+            f"{order}; p {formatting.probability(alike.agreement.p_value)}. 95 % confidence intervals for new images."
         )
         drawing = class_dots("Clean accuracy by training images, in percent", clean, list(audits), names)
         return Findings(
@@ -532,7 +531,7 @@ class CorruptionsAndAttacks(_Corrupted):
                 selected = [at for at, other in enumerate(places) if other == kind]
                 rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
         note = (
-            "Over the classes, averaged over severities. Small print: 95 % confidence intervals. PGD is run on the "
+            "Over the classes, averaged over severities. 95 % confidence intervals. PGD is run on the "
             "adversarially trained model."
             " Sampling noise lowers a correlation."
         )
@@ -602,7 +601,7 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
             figures.append((drawing, f"The {name} model."))
         heads = ("model", "Spearman", "p", "greatest cosine")
         note = (
-            "Correlation of each class's greatest cosine with another class and its accuracy. Small print: 95 % "
+            "Correlation of each class's greatest cosine with another class and its accuracy. 95 % "
             "confidence "
             "intervals for new images."
         )

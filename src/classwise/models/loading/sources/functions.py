@@ -74,7 +74,8 @@ class Function(ModelSource):
         }
         for option in options:
             if option not in named and not forwards:
-                raise unknown(f"model {name!r} option", option, [key for key in named if key not in shape])
+                options_of = [key for key in named if key not in shape]
+                raise unknown("option", option, options_of, owner=f"model {name!r}")
         accepted = {key: value for key, value in shape.items() if key in named or forwards}
         if shape.get("width", 1.0) != 1.0 and "width" not in accepted:
             raise _no_width(name, shape)

@@ -36,7 +36,7 @@ class Onnx(ModelSource):
         del pretrained
         self.refuse_width(shape)
         if options:
-            raise unknown(f"model {name!r} option", next(iter(options)), ())
+            raise unknown("option", next(iter(options)), (), owner=f"model {name!r}")
         file = Path(name).expanduser()
         if not file.is_file():
             raise ClasswiseError(f"there is no file {file}; give an ONNX file{did_you_mean(file)}")

@@ -34,7 +34,7 @@ class RobustBench(ModelSource):
         data, threat = (*rest, *DEFAULTS[len(rest) :]) if len(rest) <= len(DEFAULTS) else ("", "")
         unexpected = next((option for option in options if option != "model_dir"), None)
         if unexpected is not None:
-            raise unknown(f"model 'robustbench:{name}' option", unexpected, ("model_dir",))
+            raise unknown("option", unexpected, ("model_dir",), owner=f"model 'robustbench:{name}'")
         entry = _entry(model, data, threat)
         network: nn.Module = entry["model"]()
         weights = None

@@ -357,18 +357,45 @@ def test_the_batches_of_a_gpu_have_equal_sizes(count: int, batch_size: int, slot
     assert BatchSizes(PGD()).slots(batch_size, count) == batch_size
 
 
+class Mixing(Small):
+    """Its logits depend on the number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 if len(x) > 32 else -1)
+
+
 def test_a_smaller_batch_with_other_results_is_not_used() -> None:
-    class Mixing(Small):
-        """Its logits depend on the number of rows."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * (1 if len(x) > 32 else -1)
-
     model, x, attack = Mixing(CLASSES), images(20), PGD(steps=40, step_size="0.02eps")
     y = labels(model, images(64))[:20]
     with PretendCuda():
         engine = Engine(model.to("cuda"), precision=Precision(graphs="off"), batch_size=64)
         list(engine.attack(attack, Threat("Linf", 0.001), [Job(torch.arange(20), x, y)]))
+    assert engine.not_reduced(attack).startswith("it computes another ")
+
+
+class Sum(nn.Module):
+    """Two logits of the mean; they depend on the number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.0, 1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.mean((1, 2, 3)) - 0.545)[:, None] * self.weight * (1 if len(x) > 32 else -1)
+
+
+def test_rows_that_have_ended_do_not_show_that_a_smaller_batch_may_be_used() -> None:
+    """Most images succeed in the first step, the others at the sixth one, whose flags are read two polls later."""
+    attack, x = PGD(steps=40, step_size=0.01, random_init="none"), torch.full((64, 2, 4, 4), 0.5)
+    y = (torch.arange(64) < 44).long()
+    first, second = (Job(torch.arange(64)[rows], x[rows], y[rows]) for rows in (slice(64), slice(44, 64)))
+    with PretendCuda():
+        engine = Engine(Sum().to("cuda"), precision=Precision(graphs="off"), batch_size=64, poll=4)
+        rows = rows_of(list(engine.attack(attack, Threat("Linf", 0.2), [first])))
+        assert rows["success"].all()
+        assert rows["iterations"].tolist() == [0] * 44 + [5] * 20
+        assert engine.not_reduced(attack) == ""
+        list(engine.attack(attack, Threat("Linf", 0.001), [second]))
     assert engine.not_reduced(attack).startswith("it computes another ")
 
 

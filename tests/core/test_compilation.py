@@ -248,6 +248,23 @@ def test_the_cost_of_each_kind_of_pass_is_recorded(
     assert compilation.recorded_cost(key) is None
 
 
+def test_without_a_home_folder_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, passing: Passing) -> None:
+    """Such as that of a user of a container that only has a number."""
+
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    for passes in (1.0, math.inf):  # the cost of a compilation is read only where few passes are left
+        forward, failures = FAST.forward(Small(CLASSES)), list[str]()
+        forward.compile(Compiling(4, passes, failures.append))
+        assert len(forward(images(4))) == 4
+        message = f"ClasswiseError: the user has no home folder for compiled kernels; set {VARIABLE}"
+        assert failures == ([message] if passes == math.inf else [])
+    assert passing.calls == 0
+
+
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passing: Passing) -> None:
     def compiled() -> str:
         compilation._networks.clear()

@@ -225,8 +225,15 @@ def compiled(network: nn.Module) -> CompiledNetwork:
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels."""
-    return Path(os.environ.get(VARIABLE) or FOLDER.expanduser())
+    """The folder of compiled kernels.
+
+    Raises:
+        ClasswiseError: if the environment variable is not set, and the user has no home folder.
+    """
+    try:
+        return Path(os.environ.get(VARIABLE) or FOLDER.expanduser())
+    except RuntimeError as error:  # such as a user of a container that only has a number
+        raise ClasswiseError(f"the user has no home folder for compiled kernels; set {VARIABLE}") from error
 
 
 def _use_cache_folder() -> None:

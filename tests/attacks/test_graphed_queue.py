@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -27,6 +28,9 @@ from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.precision import Precision
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
+from classwise.training.evaluation import Evaluation
+from classwise.training.posthoc.validation import robust_counts
+from classwise.training.recipe import Recipe
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images
@@ -355,6 +359,37 @@ def test_the_batches_of_a_gpu_have_equal_sizes(count: int, batch_size: int, slot
     assert sizes.slots(batch_size, count) == slots
     assert sizes.slots(batch_size, None) == batch_size
     assert BatchSizes(PGD()).slots(batch_size, count) == batch_size
+
+
+def evaluated_in_training(model: nn.Module, data: cw.Images) -> None:
+    """After an epoch, and for an adjustment of logits."""
+    arguments = PGD(steps=2), Threat("Linf", 0.01), Recipe.read("at", {"batch_size": 128})
+    Evaluation(model.to("cuda"), data.to("cuda"), *arguments)()
+    robust_counts(model, data.to("cuda"), *arguments)
+
+
+def searched(model: nn.Module, data: cw.Images) -> None:
+    cw.find_worst_class(model, data, "Linf:0.01", "pgd:steps=2", batch_size=128, device="cuda")
+
+
+@pytest.mark.parametrize("evaluate", [evaluated_in_training, searched])
+def test_no_evaluation_on_a_gpu_computes_more_slots_than_it_has_images(
+    evaluate: Callable[[nn.Module, cw.Images], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    advance = GraphedSteps.__call__
+
+    def noted(self: GraphedSteps, slots: dict[str, Tensor], steps: int) -> Any:
+        sizes.append(len(slots["row"]))
+        return advance(self, slots, steps)
+
+    monkeypatch.setattr(GraphedSteps, "__call__", noted)
+    model, x = Small(CLASSES), images(40)
+    data = cw.Images(x, labels(model, x))
+    with PretendCuda():
+        evaluate(model, data)
+    assert sizes
+    assert max(sizes) <= 64
 
 
 class Mixing(Small):

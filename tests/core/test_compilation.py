@@ -311,6 +311,19 @@ def test_attacks_on_a_gpu_are_compiled_if_the_kernels_are_in_the_cache(
     assert same(found, expected)
 
 
+def test_the_compiled_batches_are_those_of_starts_side_by_side(passing: Passing) -> None:
+    """70 images would have 96 slots one start after another; their starts fill 128."""
+    model, x = Small(CLASSES), images(70)
+    with PretendCuda():
+        y = model.eval().to("cuda")(x.to("cuda")).argmax(1)
+        precision = Precision(dtype="bfloat16", channels_last=True, compile="on", graphs="off")
+        engine = Engine(model, precision=precision, batch_size=128)
+        jobs = [Job(torch.arange(70), x, y)]
+        list(engine.attack(PGD(steps=2, restarts=3), Threat("Linf", 0.01), jobs, images=70))
+    assert engine.not_compiled == ""
+    assert passing.sizes == {128}
+
+
 @pytest.mark.slow
 def test_training_on_a_gpu_is_compiled_if_it_is_long(
     tmp_path: Path, folder: Path, passing: Passing, monkeypatch: pytest.MonkeyPatch

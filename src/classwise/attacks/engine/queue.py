@@ -219,6 +219,7 @@ class Queue:
         if rows and self._side_by_side:
             rows = max(rows, min(rows * starts, self._room)) if rows <= self._room // 2 else rows
         self._slots = self._batch_sizes.slots(size, rows)
+        self._forward.compile_batches_of(self._slots)
         self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         slots: Columns = {}
         live = torch.zeros(self._slots, dtype=torch.bool)

@@ -146,6 +146,27 @@ def test_the_network_itself_runs_where_compilation_fails(
     assert audit.outcomes.meta.precision["compile"] is True
 
 
+@pytest.mark.slow  # imports of torch.compile
+def test_many_kinds_of_passes_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the limit of torch, such as those of several audits with batches of other sizes."""
+    graphs: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(len(inputs))
+        return graph
+
+    monkeypatch.setattr(compilation, "BACKEND", counting)
+    torch._dynamo.reset()
+    forward, failures = FAST.forward(Small(CLASSES).eval()), list[str]()
+    sizes = range(2, 13)
+    assert len(sizes) > torch._dynamo.config.cache_size_limit
+    for size in sizes:
+        forward.compile(Compiling(size, math.inf, failures.append))
+        forward(images(size))
+    assert failures == []
+    assert len(graphs) == len(sizes)
+
+
 @pytest.mark.parametrize(
     ("passes", "cost", "expected"),
     [

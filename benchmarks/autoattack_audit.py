@@ -3,7 +3,7 @@
     python -m benchmarks.autoattack_audit WEIGHTS DATA --images 512 10000 --out DIR
 
 Each number of images is one audit in a folder of its own, which the same command continues. A first run on a few
-images, whose times are not reported, loads the libraries. Tables are printed and written to DIR/autoattack.json.
+images, whose times are not reported, loads the libraries. Tables are printed, and added to DIR/autoattack.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from benchmarks.tables import table
 from classwise.auditing.run.audit import Audit, audit
 from classwise.core.compilation import Compile
 from classwise.core.precision import DTYPES, Precision, fastest
-from classwise.core.storage import write_text
+from classwise.core.storage import read_json, write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
 
@@ -71,9 +71,10 @@ def measured(
         {"attack": name, "attacked": total, "seconds": end - began}
         for (name, (began, total)), end in zip(clock.starts.items(), ends, strict=True)
     ]
-    frame = result.outcomes.frame
+    frame, missing = result.outcomes.frame, result.outcomes.missing
     for row in table_rows:
-        row["robust"] = int(frame[frame["attack"] == row["attack"]]["correct"].sum())
+        correct = frame[frame["attack"] == row["attack"]]["correct"]
+        row["robust"] = None if row["attack"] in missing else int(correct.sum())  # unknown if the limit was reached
     return result, {
         "attacks": table_rows,
         "seconds": time.perf_counter() - begun,
@@ -107,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     precision = fastest(torch.device(given.device)) if given.precision is None else DTYPES[given.precision]
     precision = dataclasses.replace(precision, compile=given.compile)
     measured(model, data.take(range(min(IMAGES, len(data)))), WARM_UP, None, precision, given.max_time)
-    results, rows = {}, []
+    file, rows = given.out / "autoattack.json", []
+    results = read_json(file) if file.is_file() else {}
     for images in given.images:
         folder = given.out / f"{given.weights.stem}-{images}-{given.precision or 'auto'}-compile-{given.compile}"
         result, found = measured(model, data.take(range(images)), given.attacks, folder, precision, given.max_time)
@@ -115,12 +117,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found |= {"complete": result.complete, "precision": dict(meta.precision), "batch_size": meta.batch_size}
         results[folder.name] = found | {"environment": result.environment}
         rows += [
-            [f"{images:,}", row["attack"], f"{row['attacked']:,}", f"{row['robust']:,}", f"{row['seconds']:.1f}"]
+            [
+                f"{images:,}",
+                row["attack"],
+                f"{row['attacked']:,}",
+                "" if row["robust"] is None else f"{row['robust']:,}",
+                f"{row['seconds']:.1f}",
+            ]
             for row in found["attacks"]
         ]
         end = "whole audit" if result.complete else "until the limit"
         rows.append([f"{images:,}", end, "", "", f"{found['seconds']:.1f}"])
-        write_text(given.out / "autoattack.json", json.dumps(results, indent=2, default=str) + "\n")
+        write_text(file, json.dumps(results, indent=2, default=str) + "\n")
     print(table(f"AutoAttack, {given.weights.name}", HEADER, rows))
 
 

@@ -21,7 +21,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.trainer import Trainer
 
 BATCH = 128
-FAST = {"dtype": "bfloat16", "channels_last": True}
+FAST: dict[str, Any] = {"dtype": "bfloat16", "channels_last": True}
 
 
 def images(count: int) -> Images:

@@ -128,3 +128,18 @@ def test_an_audit_of_a_checkpoint_is_timed_and_continued(tmp_path: Path, capsys:
         found = json.loads((tmp_path / "out" / "autoattack.json").read_text())["weights-8-auto-compile-auto"]
         assert found["resumed"] == resumed
         assert found["complete"]
+    autoattack_audit.main([*words[:-5], "--images", "4", "--attacks", "fgsm"])
+    folders = {"weights-4-auto-compile-auto", "weights-8-auto-compile-auto"}
+    assert json.loads((tmp_path / "out" / "autoattack.json").read_text()).keys() == folders
+
+
+def test_accuracies_that_the_time_limit_left_unknown_are_not_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "weights.safetensors"
+    save_file(build_model("lenet", num_classes=10, in_channels=1).state_dict(), weights)
+    words = [str(weights), "digits", "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
+    autoattack_audit.main([*words, "--images", "8", "--attacks", "fgsm", "--max-time", "1e-9"])
+    table = capsys.readouterr().out
+    assert re.search(r"\| 8 \| clean \| 8 \|  \| \d+\.\d \|", table)
+    assert "until the limit" in table

@@ -179,6 +179,47 @@ def test_an_audit_with_its_guards(options: dict[str, Any]) -> None:
     assert not any(re.search(r"engine/passes\.py:\d+ logits", place) for place in gpu.in_tf32)
 
 
+class WithConstant(Small):
+    """Its forward pass makes a tensor on the default device."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + torch.zeros(4)
+
+
+def darkened(x: Tensor, _: Tensor) -> Tensor:
+    """An attack that makes a tensor on the default device."""
+    return x - torch.full((1, 2, 4, 4), 0.05)
+
+
+IN_GENERAL: dict[str, Callable[[nn.Module, cw.Images, Path], object]] = {
+    "audit": lambda model, data, _: cw.audit(
+        model,
+        data,
+        "Linf:0.1",
+        {"own": "pgd:steps=2", "external": ExternalAttack(attack=darkened)},
+        device="cuda",
+    ),
+    "curve": lambda model, data, _: cw.robustness_curve(
+        model, data, "Linf", "pgd:steps=1", highest=0.2, rounds=1, device="cuda"
+    ),
+    "training": lambda _, __, folder: cw.train(
+        "at", budget="short", data="digits", out=folder, overrides=TINY | {"data.subset": 40}, device="cuda"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", IN_GENERAL.values(), ids=IN_GENERAL)
+def test_the_default_device_of_the_user_may_be_a_gpu(
+    call: Callable[[nn.Module, cw.Images, Path], object], tmp_path: Path
+) -> None:
+    """Indices and tables are on the CPU all the same, and tensors that the user's code makes are on the GPU."""
+    model, data = WithConstant(4), cw.Images(images(40), torch.arange(40) % 4)
+    with PretendCuda(), torch.device("cuda"):
+        call(model, data, tmp_path / "run")
+        assert torch.get_default_device().type == "cuda"
+
+
 NARROW = {"model": {"name": "preactresnet18", "width": 0.0625}}
 VARIANTS_OF_AT: dict[str, dict[str, Any]] = {
     "at, ResNet": NARROW,

@@ -29,7 +29,7 @@ from classwise.core.float32 import true_float32
 from classwise.core.graphs import WARM_UP, Graphs
 from classwise.core.precision import EXACT, FAST
 from classwise.core.threat import Threat
-from classwise.training.graphed_step import VERIFIED
+from classwise.training.graphed_step import MEASURED, VERIFIED
 
 EPOCH = 50_000
 """Images of an epoch."""
@@ -92,14 +92,14 @@ def plain(context: Callable[[torch.device], contextlib.AbstractContextManager[No
     return make_step
 
 
-def trainer(**precision: Any) -> MakeStep:
-    """A step of the trainer in a precision of the recipe."""
+def trainer(epochs: int = 200, **precision: Any) -> MakeStep:
+    """A step of the trainer in a precision of the recipe, in a training of some epochs."""
 
     def make_step(size: Size, batch: int, device: str) -> Step:
         if precision["compile"] == "on":
             torch.compiler.reset()  # the limit on recompilations counts those of earlier cells
         data = random_images(max(40, 2 * batch))
-        fields = {"precision": precision, "batch_size": batch, "attack.steps": size.pgd}
+        fields = {"precision": precision, "batch_size": batch, "attack.steps": size.pgd, "epochs": epochs}
         trainer = prepared_trainer("at", size.width, data, device, **fields)
         rows, settings = torch.arange(batch, device=device), trainer.class_settings()
         step = functools.partial(trainer.train_step, rows, settings)
@@ -118,8 +118,12 @@ VARIANTS: dict[str, MakeStep] = {
     "graph": trainer(**FAST_FIELDS, compile="off", graphs="on"),
     "compile": trainer(**FAST_FIELDS, compile="on", graphs="off"),
     "compile and graph": trainer(**FAST_FIELDS, compile="on", graphs="on"),
+    "compile, graph, long training": trainer(epochs=MEASURED, **FAST_FIELDS, compile="on", graphs="on"),
 }
-"""Ways to run a training step; the time of each is compared with that of the first."""
+"""Ways to run a training step; the time of each is compared with that of the first.
+
+In a long training, cuDNN measures its algorithms.
+"""
 COUNTED_VARIANT = "eager"
 
 

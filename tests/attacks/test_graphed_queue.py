@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -27,6 +28,9 @@ from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.precision import Precision
 from classwise.core.progress import NullProgress
 from classwise.core.threat import Threat
+from classwise.training.evaluation import Evaluation
+from classwise.training.posthoc.validation import robust_counts
+from classwise.training.recipe import Recipe
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images
@@ -357,18 +361,76 @@ def test_the_batches_of_a_gpu_have_equal_sizes(count: int, batch_size: int, slot
     assert BatchSizes(PGD()).slots(batch_size, count) == batch_size
 
 
+def evaluated_in_training(model: nn.Module, data: cw.Images) -> None:
+    """After an epoch, and for an adjustment of logits."""
+    arguments = PGD(steps=2), Threat("Linf", 0.01), Recipe.read("at", {"batch_size": 128})
+    Evaluation(model.to("cuda"), data.to("cuda"), *arguments)()
+    robust_counts(model, data.to("cuda"), *arguments)
+
+
+def searched(model: nn.Module, data: cw.Images) -> None:
+    cw.find_worst_class(model, data, "Linf:0.01", "pgd:steps=2", batch_size=128, device="cuda")
+
+
+@pytest.mark.parametrize("evaluate", [evaluated_in_training, searched])
+def test_no_evaluation_on_a_gpu_computes_more_slots_than_it_has_images(
+    evaluate: Callable[[nn.Module, cw.Images], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    advance = GraphedSteps.__call__
+
+    def noted(self: GraphedSteps, slots: dict[str, Tensor], steps: int) -> Any:
+        sizes.append(len(slots["row"]))
+        return advance(self, slots, steps)
+
+    monkeypatch.setattr(GraphedSteps, "__call__", noted)
+    model, x = Small(CLASSES), images(40)
+    data = cw.Images(x, labels(model, x))
+    with PretendCuda():
+        evaluate(model, data)
+    assert sizes
+    assert max(sizes) <= 64
+
+
+class Mixing(Small):
+    """Its logits depend on the number of rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 if len(x) > 32 else -1)
+
+
 def test_a_smaller_batch_with_other_results_is_not_used() -> None:
-    class Mixing(Small):
-        """Its logits depend on the number of rows."""
-
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) * (1 if len(x) > 32 else -1)
-
     model, x, attack = Mixing(CLASSES), images(20), PGD(steps=40, step_size="0.02eps")
     y = labels(model, images(64))[:20]
     with PretendCuda():
         engine = Engine(model.to("cuda"), precision=Precision(graphs="off"), batch_size=64)
         list(engine.attack(attack, Threat("Linf", 0.001), [Job(torch.arange(20), x, y)]))
+    assert engine.not_reduced(attack).startswith("it computes another ")
+
+
+class Sum(nn.Module):
+    """Two logits of the mean; they depend on the number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.0, 1.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.mean((1, 2, 3)) - 0.545)[:, None] * self.weight * (1 if len(x) > 32 else -1)
+
+
+def test_rows_that_have_ended_do_not_show_that_a_smaller_batch_may_be_used() -> None:
+    """Most images succeed in the first step, the others at the sixth one, whose flags are read two polls later."""
+    attack, x = PGD(steps=40, step_size=0.01, random_init="none"), torch.full((64, 2, 4, 4), 0.5)
+    y = (torch.arange(64) < 44).long()
+    first, second = (Job(torch.arange(64)[rows], x[rows], y[rows]) for rows in (slice(64), slice(44, 64)))
+    with PretendCuda():
+        engine = Engine(Sum().to("cuda"), precision=Precision(graphs="off"), batch_size=64, poll=4)
+        rows = rows_of(list(engine.attack(attack, Threat("Linf", 0.2), [first])))
+        assert rows["success"].all()
+        assert rows["iterations"].tolist() == [0] * 44 + [5] * 20
+        assert engine.not_reduced(attack) == ""
+        list(engine.attack(attack, Threat("Linf", 0.001), [second]))
     assert engine.not_reduced(attack).startswith("it computes another ")
 
 

@@ -146,6 +146,27 @@ def test_the_network_itself_runs_where_compilation_fails(
     assert audit.outcomes.meta.precision["compile"] is True
 
 
+@pytest.mark.slow  # imports of torch.compile
+def test_many_kinds_of_passes_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the limit of torch, such as those of several audits with batches of other sizes."""
+    graphs: list[int] = []
+
+    def counting(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(len(inputs))
+        return graph
+
+    monkeypatch.setattr(compilation, "BACKEND", counting)
+    torch._dynamo.reset()
+    forward, failures = FAST.forward(Small(CLASSES).eval()), list[str]()
+    sizes = range(2, 13)
+    assert len(sizes) > torch._dynamo.config.cache_size_limit
+    for size in sizes:
+        forward.compile(Compiling(size, math.inf, failures.append))
+        forward(images(size))
+    assert failures == []
+    assert len(graphs) == len(sizes)
+
+
 @pytest.mark.parametrize(
     ("passes", "cost", "expected"),
     [
@@ -248,6 +269,23 @@ def test_the_cost_of_each_kind_of_pass_is_recorded(
     assert compilation.recorded_cost(key) is None
 
 
+def test_without_a_home_folder_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch, passing: Passing) -> None:
+    """Such as that of a user of a container that only has a number."""
+
+    def homeless(_: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(Path, "expanduser", homeless)
+    for passes in (1.0, math.inf):  # the cost of a compilation is read only where few passes are left
+        forward, failures = FAST.forward(Small(CLASSES)), list[str]()
+        forward.compile(Compiling(4, passes, failures.append))
+        assert len(forward(images(4))) == 4
+        message = f"ClasswiseError: the user has no home folder for compiled kernels; set {VARIABLE}"
+        assert failures == ([message] if passes == math.inf else [])
+    assert passing.calls == 0
+
+
 def test_the_cache_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passing: Passing) -> None:
     def compiled() -> str:
         compilation._networks.clear()
@@ -292,6 +330,19 @@ def test_attacks_on_a_gpu_are_compiled_if_the_kernels_are_in_the_cache(
     assert passing.sizes == {8}
     assert (engine.not_compiled, engine.not_graphed(attack)) == ("", "")
     assert same(found, expected)
+
+
+def test_the_compiled_batches_are_those_of_starts_side_by_side(passing: Passing) -> None:
+    """70 images would have 96 slots one start after another; their starts fill 128."""
+    model, x = Small(CLASSES), images(70)
+    with PretendCuda():
+        y = model.eval().to("cuda")(x.to("cuda")).argmax(1)
+        precision = Precision(dtype="bfloat16", channels_last=True, compile="on", graphs="off")
+        engine = Engine(model, precision=precision, batch_size=128)
+        jobs = [Job(torch.arange(70), x, y)]
+        list(engine.attack(PGD(steps=2, restarts=3), Threat("Linf", 0.01), jobs, images=70))
+    assert engine.not_compiled == ""
+    assert passing.sizes == {128}
 
 
 @pytest.mark.slow

@@ -13,7 +13,10 @@ import torch.utils.deterministic
 from torch import Tensor
 
 import classwise as cw
+from classwise.attacks import ATTACKS
+from classwise.attacks.autoattack import AutoAttack
 from classwise.auditing.run.cost import CostEstimate, estimate
+from classwise.core.config import make
 from classwise.core.determinism import WORKSPACE, deterministic_algorithms
 from classwise.core.errors import ClasswiseError
 from classwise.training.recipe import Recipe
@@ -124,15 +127,23 @@ def evaluations(model: Small) -> list[Callable[[], Any]]:
         lambda: cw.robustness_curve(model, data, highest=0.1, rounds=1, **options),
         lambda: cw.find_worst_class(model, data, "Linf:0.1", **options),
         lambda: estimate(model, data, "Linf:0.1", **options),
+        lambda: whole_suite(model).run_standard_evaluation(images(8), torch.arange(8) % 4, return_labels=True),
+        lambda: whole_suite(model).run_standard_evaluation_individual(images(8), torch.arange(8) % 4),
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+def whole_suite(model: Small) -> AutoAttack:
+    suite = AutoAttack(model, version="custom", attacks_to_run=["apgd-ce"], eps=0.1, precision=EXACT, verbose=False)
+    suite.attacks["apgd-ce"] = make(ATTACKS, "apgd-ce:steps=2")
+    return suite
+
+
+@pytest.mark.parametrize("number", range(6))
 def test_evaluations(number: int) -> None:
     model = Watched()
     result = evaluations(model)[number]()
     assert model.seen == {ACTIVE}
-    if not isinstance(result, CostEstimate):
+    if not isinstance(result, CostEstimate | Tensor | tuple | dict):
         meta = result.meta if hasattr(result, "meta") else result.outcomes.meta
         assert meta.precision["deterministic"] is True
     with pytest.raises(ClasswiseError, match="adaptive_avg_pool2d_backward_cuda has no deterministic implementation"):

@@ -18,14 +18,20 @@ def side_stream() -> SideStream:
 
 
 def test_a_side_stream_waits_for_earlier_work_and_later_work_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after an error, so that memory of the work under way is not used again too early."""
     events: list[Any] = []
     current = Stream()
+
+    def fail() -> None:
+        events.append("work")
+        raise ValueError("failed")
+
     with PretendCuda():
         side = side_stream()
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: current)
         monkeypatch.setattr(Stream, "wait_stream", lambda self, other: events.append((self, other)))
-        with side.used():
-            events.append("work")
+        with pytest.raises(ValueError, match=r"^failed$"), side.used():
+            fail()
     assert events == [(side.stream, current), "work", (current, side.stream)]
 
 

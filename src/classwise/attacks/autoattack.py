@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Literal, cast, overload
 
@@ -16,6 +16,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.suites import members
 from classwise.core.config import make
+from classwise.core.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.precision import EXACT, Precision, fastest
 from classwise.core.tensors import as_tensor
@@ -124,15 +125,16 @@ class AutoAttack:
             )
         x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
         result = x_orig.clone()
-        robust = self._correct(x_orig, y_orig, bs)
-        self._print("initial accuracy", robust)
-        for name, attack in self.attacks.items():
-            for done in self._run(attack, x_orig, y_orig, robust, bs):
-                rows = done.index[done.success].to(result.device)
-                result[rows] = done.x[done.success].to(result)
-                robust[rows.cpu()] = False
-            self._print(f"robust accuracy after {name.upper()}", robust)
-        return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
+        with self._arithmetic():
+            robust = self._correct(x_orig, y_orig, bs)
+            self._print("initial accuracy", robust)
+            for name, attack in self.attacks.items():
+                for done in self._run(attack, x_orig, y_orig, robust, bs):
+                    rows = done.index[done.success].to(result.device)
+                    result[rows] = done.x[done.success].to(result)
+                    robust[rows.cpu()] = False
+                self._print(f"robust accuracy after {name.upper()}", robust)
+            return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
 
     @torch.inference_mode(mode=False)
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
@@ -148,15 +150,19 @@ class AutoAttack:
         """
         x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
         adversarial = {}
-        correct = self._correct(x_orig, y_orig, bs)
-        for name, attack in self.attacks.items():
-            adversarial[name], robust = x_orig.clone(), correct.clone()
-            for done in self._run(attack, x_orig, y_orig, correct, bs):
-                rows = done.index[done.success].to(x_orig.device)
-                adversarial[name][rows] = done.x[done.success].to(x_orig)
-                robust[rows.cpu()] = False
-            self._print(f"robust accuracy by {name.upper()}", robust)
-        return adversarial
+        with self._arithmetic():
+            correct = self._correct(x_orig, y_orig, bs)
+            for name, attack in self.attacks.items():
+                adversarial[name], robust = x_orig.clone(), correct.clone()
+                for done in self._run(attack, x_orig, y_orig, correct, bs):
+                    rows = done.index[done.success].to(x_orig.device)
+                    adversarial[name][rows] = done.x[done.success].to(x_orig)
+                    robust[rows.cpu()] = False
+                self._print(f"robust accuracy by {name.upper()}", robust)
+            return adversarial
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return deterministic_algorithms(enabled=self.precision is not None and self.precision.deterministic)
 
     def _print(self, what: str, correct: Tensor) -> None:
         line = f"{what}: {100 * correct.double().mean():.2f}%"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.core.config import Count, configurable
+from classwise.core.default_device import default_of_user
 from classwise.core.errors import ClasswiseError
 from classwise.core.memory_format import contiguous, format_of
 from classwise.core.precision import Forward
@@ -107,7 +108,8 @@ class ExternalAttack(Attack):
         pending = (~state["done"]).nonzero().squeeze(1)
         if len(pending):
             first, position = _distinct(inputs, pending)
-            x[pending] = self._attacked(model, inputs, first)[position]
+            with default_of_user():
+                x[pending] = self._attacked(model, inputs, first)[position]
         return {
             "x": x,
             "seen": inputs.x,

@@ -23,6 +23,7 @@ import pydantic
 
 from classwise.core import limits
 from classwise.core.accepted import Accepted, accepted
+from classwise.core.default_device import default_on_cpu
 from classwise.core.errors import ClasswiseError, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,8 +71,9 @@ def _wrapped(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        positional, named = arguments.bound(args, values)
-        return function(*positional, **named)
+        with default_on_cpu():
+            positional, named = arguments.bound(args, values)
+            return function(*positional, **named)
 
     call.arguments = arguments  # type: ignore[attr-defined]
     return call

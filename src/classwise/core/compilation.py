@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import json
 import math
 import os
@@ -16,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -61,6 +62,12 @@ without.
 """
 MARGIN = 2.0
 """A compilation must save this many times its own seconds."""
+
+MOST = 256
+"""Kinds of passes that are compiled of one forward method, which all networks of the zoo share.
+
+The limit of torch is 8, which two audits with AutoAttack exceed; the network then runs without compilation unnoticed.
+"""
 
 _TINY = 1e-30
 _lock = threading.Lock()
@@ -165,7 +172,8 @@ class CompiledNetwork:
             _use_cache_folder()
             if not self._accepted:
                 self._compiled = torch.compile(self._network, dynamic=False, backend=BACKEND)
-            self._verify(key, x)
+            with _most_compilations():
+                self._verify(key, x)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001  # torch raises many types, such as for a missing compiler
@@ -225,8 +233,15 @@ def compiled(network: nn.Module) -> CompiledNetwork:
 
 
 def cache_folder() -> Path:
-    """The folder of compiled kernels."""
-    return Path(os.environ.get(VARIABLE) or FOLDER.expanduser())
+    """The folder of compiled kernels.
+
+    Raises:
+        ClasswiseError: if the environment variable is not set, and the user has no home folder.
+    """
+    try:
+        return Path(os.environ.get(VARIABLE) or FOLDER.expanduser())
+    except RuntimeError as error:  # such as a user of a container that only has a number
+        raise ClasswiseError(f"the user has no home folder for compiled kernels; set {VARIABLE}") from error
 
 
 def _use_cache_folder() -> None:
@@ -237,6 +252,14 @@ def _use_cache_folder() -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)  # an error if it belongs to another user
         os.environ[VARIABLE] = str(folder)
+
+
+def _most_compilations() -> AbstractContextManager[Any]:
+    """Context in which `MOST` kinds of passes of a forward method may be compiled; beyond torch's limit none is."""
+    config: Any = importlib.import_module("torch._dynamo.config")  # takes a second
+    name = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"  # before torch 2.6
+    context: AbstractContextManager[Any] = config.patch(**{name: MOST})
+    return context
 
 
 def recorded_cost(key: str) -> Cost | None:

@@ -94,9 +94,11 @@ class SideStream:
         """Context in which kernels are launched in this stream, after earlier work and before later work."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
-        with torch.cuda.stream(self.stream):
-            yield
-        current.wait_stream(self.stream)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            current.wait_stream(self.stream)
 
 
 class Captured(Generic[T]):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from classwise.core.compilation import Compile, CompiledNetwork, Compiling, compiled
 from classwise.core.config import configurable
+from classwise.core.default_device import default_of_user
 from classwise.core.errors import ClasswiseError
 from classwise.core.float32 import Float32
 from classwise.core.graphs import Graphs
@@ -203,7 +204,7 @@ class Pass:
         needs_contiguous = self._format.contiguous or (self._overflows and self._learns())
         x = contiguous(x) if needs_contiguous else self._precision.to_memory_format(x)
         before = None if self.overwrites is not None or x.is_inference() else x._version
-        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed), default_of_user():
             compiling, network = self._compiling, self._network
             logits: Tensor = self._model(x) if compiling is None or network is None else network(x, compiling)
         if before is not None:

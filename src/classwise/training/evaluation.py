@@ -101,7 +101,7 @@ class Evaluation:
         robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         soft = torch.zeros(len(images), device=images.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
-        with _closing(engine.attack(self._attack, self._threat, jobs)) as results:
+        with _closing(engine.attack(self._attack, self._threat, jobs, images=len(images))) as results:
             for done in results:
                 robust[done.row] = ~done.success
                 attacked[done.row] = done.logits

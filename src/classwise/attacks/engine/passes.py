@@ -90,6 +90,11 @@ class CountedForward:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
 
+    def compile_batches_of(self, count: int) -> None:
+        """Set the number of images of a compiled pass."""
+        if self._compiling is not None:
+            self._compiling.batch_size = count
+
     @contextmanager
     def not_compiled(self) -> Iterator[None]:
         """Context in which no pass is compiled."""

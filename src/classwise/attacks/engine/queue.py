@@ -219,6 +219,7 @@ class Queue:
         if rows and self._side_by_side:
             rows = max(rows, min(rows * starts, self._room)) if rows <= self._room // 2 else rows
         self._slots = self._batch_sizes.slots(size, rows)
+        self._forward.compile_batches_of(self._slots)
         self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         slots: Columns = {}
         live = torch.zeros(self._slots, dtype=torch.bool)
@@ -343,21 +344,26 @@ class Queue:
             narrow = self._advance(take(slots, places), tested)
             wide = slots if known else self._advance(slots, tested)
         if not known:
-            sizes.refused = self._difference(slots, wide, narrow, rows)
+            sizes.refused, compared = self._difference(slots, wide, narrow, rows)
             if sizes.refused:
                 return self._advance(wide, steps - tested), live
-            sizes.admissible.add(trial)
+            if compared:
+                sizes.admissible.add(trial)
         live = torch.arange(size) < len(rows)
         self._ended.moved(places, live)
         return self._advance(narrow, steps - tested), live
 
-    def _difference(self, before: Columns, wide: Columns, narrow: Columns, rows: Tensor) -> str:
-        """How the result of a smaller batch differs from that of the larger one in its rows; empty if it does not."""
+    def _difference(self, before: Columns, wide: Columns, narrow: Columns, rows: Tensor) -> tuple[str, int]:
+        """How the result of a smaller batch differs from that of the larger one in its rows; empty if it does not.
+
+        Also the number of rows that show it: on a GPU, rows may have ended without being read yet.
+        """
         expected, found = take(wide, rows), take(narrow, torch.arange(len(rows)))
         if not self._batch_sizes.rounded:
-            return "" if same_bits(expected, found) else "it gives other bits"
-        differs = Comparison(take(before, rows), expected).difference(found)
-        return differs and f"it computes another {differs}"
+            return "" if same_bits(expected, found) else "it gives other bits", len(rows)
+        comparison = Comparison(take(before, rows), expected)
+        differs = comparison.difference(found)
+        return differs and f"it computes another {differs}", comparison.rows
 
     def _rows_of(self, jobs: Iterable[Job]) -> Iterator[Columns]:
         """Yield the first start of each image of the jobs as columns on the device, without a state."""

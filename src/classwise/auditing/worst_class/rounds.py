@@ -327,7 +327,7 @@ class Rounds:
         self.record.worked = True
         _, attack = self.attacks[number]
         places = np.array([pieces[piece][1][row] for piece, row in rows])
-        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(pieces, rows, places))
+        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(pieces, rows, places), images=len(rows))
         # Jobs are generated piece by piece, in the order of `_grouped`.
         sequence = places[_grouped(rows)]
         with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):

@@ -76,7 +76,7 @@ def robust_counts(model: nn.Module, images: Images, attack: Attack, threat: Thre
     count = images.class_counts()
     correct = torch.zeros_like(count)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(engine.batch_size)]
-    for done in engine.attack(attack, threat, jobs):
+    for done in engine.attack(attack, threat, jobs, images=len(images)):
         correct.index_add_(0, done.y, (~done.success).to(correct.dtype))
     return ClassCounts(count.cpu().numpy(), correct.cpu().numpy())
 

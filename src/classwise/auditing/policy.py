@@ -115,7 +115,8 @@ class Policy:
             content = Path(path).read_bytes()
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise ClasswiseError(f"policy {str(path)!r} cannot be read ({error}); give a YAML file") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ClasswiseError(f"policy {str(path)!r} cannot be read ({reason}); give a YAML file") from error
         where = f"policy {str(path)!r}"
         values: Any = read_yaml(text, where)
         if not isinstance(values, dict):

@@ -79,7 +79,7 @@ def name_of(model: Model) -> str:
 def network_of(model: nn.Module) -> str:
     """Network of a loaded model, such as ``resnet18, width 0.25``: its reference and width, or as `name_of`."""
     width = _spec(model).get("width", 1.0)
-    return name_of(model) if width == 1.0 else f"{name_of(model)}, width {width}"
+    return name_of(model) if width == 1.0 else f"{name_of(model)}, width {width:g}"
 
 
 def _spec(model: object) -> dict[str, Any]:

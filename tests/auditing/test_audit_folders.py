@@ -102,6 +102,14 @@ def test_resuming_with_other_attacks_names_the_difference(tmp_path: Path, attack
         run(out=tmp_path / "a", attacks=attacks)
 
 
+def test_resuming_with_other_groups_of_the_images_is_an_error(tmp_path: Path) -> None:
+    groups = ["left"] * 30 + ["right"] * 60
+    run(out=tmp_path / "a", attacks="fgsm", group=groups)
+    assert run(out=tmp_path / "a", attacks="fgsm", group=groups, resume=True).by_class["n"].tolist() == [30, 60]
+    with pytest.raises(ClasswiseError, match="contains an audit with other values of 'group'; give another folder"):
+        run(out=tmp_path / "a", attacks="fgsm", group=groups[::-1], resume=True)
+
+
 @pytest.mark.slow
 def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
@@ -111,9 +119,9 @@ def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
         run(out=tmp_path / "a", threat="Linf:0.1", resume=True)
     with pytest.raises(ClasswiseError, match="other settings: seed was 0, now 1"):
         run(out=tmp_path / "a", seed=1, resume=True)
-    with pytest.raises(ClasswiseError, match="other settings: model_hash"):
+    with pytest.raises(ClasswiseError, match=r"other settings: another model \(model_hash was"):
         run(out=tmp_path / "a", model=toys.model(scale=2.0), resume=True)
-    with pytest.raises(ClasswiseError, match="other settings: data_hash"):
+    with pytest.raises(ClasswiseError, match=r"other settings: other images \(data_hash was"):
         run(out=tmp_path / "a", data=toys.images(seed=1), resume=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")

@@ -89,7 +89,7 @@ def test_the_audits_are_those_of_the_corrupted_images(tmp_path: Path) -> None:
         assert corrupted.outcomes.meta.data == f"made, {kind} {level} (cifar-10-c)"
         assert Audit.load(tmp_path / f"{kind}-{level}").outcomes.meta.data_hash == corrupted.outcomes.meta.data_hash
     assert list(found.by_class().loc["cat"]) != list(found.by_class().loc["dog"])
-    with pytest.raises(ClasswiseError, match="already contains this audit, so only outputs changed: add --resume"):
+    with pytest.raises(ClasswiseError, match="already contains this audit with these settings: add --resume"):
         audit_corruptions(Bright(), data, corruptions=["fog"], severities=[1], out=tmp_path, guards="off")
     again = audit_corruptions(
         Bright(), data, corruptions=["fog", "snow"], severities=[1], out=tmp_path, resume=True, guards="off"

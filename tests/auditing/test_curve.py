@@ -273,7 +273,7 @@ def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
         ({"seed": 1}, "seed was 0, now 1"),
         ({"highest": 0.3}, 'threat was "Linf:0.1", now "Linf:0.3"'),
         ({"attacks": "fgsm"}, "attacks"),
-        ({"model": toys.model(scale=2.0)}, "model_hash was "),
+        ({"model": toys.model(scale=2.0)}, "another model (model_hash was "),
     ],
 )
 def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_pa
 def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Listener(70))
-    with pytest.raises(ClasswiseError, match="already contains this curve, so only outputs changed: add --resume"):
+    with pytest.raises(ClasswiseError, match="already contains this curve with these settings: add --resume"):
         search(out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").glob("part-*")
     part.write_bytes(part.read_bytes()[:-20])

@@ -161,7 +161,7 @@ def test_the_command_line_in_two_processes(ranks: list[dict[str, Any]], folder: 
 def test_bad_input_is_printed_once(ranks: list[dict[str, Any]]) -> None:
     status, out, err = ranks[0]["cli again"]
     assert (status, out) == (2, "")
-    assert "already contains this audit, so only outputs changed: add --resume" in err
+    assert "already contains this audit with these settings: add --resume" in err
     assert ranks[1]["cli again"] == (2, "", "")
 
 

@@ -47,6 +47,15 @@ def audited(out: Path | None, policy: Path | None = None, *, resume: bool = Fals
     return cw.audit(model, (x, y), "Linf:0.1", out=out, policy=policy, resume=resume, **options)
 
 
+def test_a_criterion_names_a_group_of_the_audit(tmp_path: Path) -> None:
+    sites = ["north", "south"] * 20
+    file = written(tmp_path / "policy.yaml", fail_if=["north(all) < 0.1", "worst(all) < 0.1"])
+    audit = audited(tmp_path / "a", file, group=sites)
+    assert audit.outcomes.meta.policy == Policy.read(file).digest
+    with pytest.raises(ClasswiseError, match=r"unknown measure or class in condition .*; known: .*north"):
+        audited(None, written(tmp_path / "other.yaml"), group=sites)
+
+
 def test_the_digest_is_recorded_at_the_start_and_in_every_file(tmp_path: Path) -> None:
     file = written(tmp_path / "policy.yaml")
     digest = Policy.read(file).digest
@@ -119,8 +128,9 @@ def test_invalid_policies_are_refused(changes: dict[str, Any], message: str, tmp
 def test_files_that_are_no_policy_are_refused(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "policy.yaml").write_bytes(content)
-    with pytest.raises(ClasswiseError, match="policy"):
+    with pytest.raises(ClasswiseError, match="policy") as caught:
         Policy.read(tmp_path / "policy.yaml")
+    assert "Errno" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
         return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
 
     search()
-    with pytest.raises(ClasswiseError, match="contains this worst-class search, so only outputs changed: add --resume"):
+    with pytest.raises(ClasswiseError, match="contains this worst-class search with these settings: add --resume"):
         search()
     for changes, differs in (({"confidence": 0.9}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
         with pytest.raises(ClasswiseError, match=f"contains a worst-class search with other settings: {differs}"):

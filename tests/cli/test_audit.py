@@ -161,7 +161,7 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
     for words_of_output in ([], outputs[:1], outputs[2:], outputs, ["--json"]):
         refused = classwise(*words, *words_of_output)
         assert refused.status == 2
-        assert "already contains this audit, so only outputs changed: add --resume, which loads a" in refused.err
+        assert "already contains this audit with these settings: add --resume, which loads a" in refused.err
         assert not (tmp_path / "a.xml").exists()
     again = classwise(*words, "--resume")
     assert (again.status, again.out) == (0, first.out)

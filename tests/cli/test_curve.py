@@ -18,7 +18,7 @@ def test_the_radii_of_each_class(classwise: Classwise, run_folder: Path, tmp_pat
     assert names >= {"radii.parquet", "curve.csv", "radii.csv", "curve.svg", "curve.png", "page.html"}
     again = classwise(*words, "--threat=Linf:0.1")
     assert again.status == 2
-    assert "already contains this curve, so only outputs changed: add --resume" in again.err
+    assert "already contains this curve with these settings: add --resume" in again.err
     loaded = classwise(*words, "--threat=Linf:0.1", "--resume")
     assert (loaded.status, loaded.out) == (0, said.out)
     other = classwise(*words, "--resume")

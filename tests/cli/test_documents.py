@@ -268,15 +268,15 @@ def on_digits(command: Command) -> list[str]:
 
 
 def write_photos(folder: Path) -> None:
-    """A folder of images of two sizes by split and class, and a table of metadata beside it."""
+    """A folder of images of two sizes by split and class, with a table of metadata of the test images."""
     for split, count in (("train", 60), ("test", 10)):
         for place, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
                 pixels = np.full((70 + number % 2, 80, 3), 40 + 100 * place + number, np.uint8)
                 Image.fromarray(pixels).save(folder / split / name / f"{number}.png")
-    rows = [f"{file.parent.name}/{file.name},{len(file.stem)}" for file in (folder / "test").rglob("*.png")]
-    (folder.parent / "cameras.csv").write_text("\n".join(["file,camera", *rows]), encoding="utf-8")
+    rows = [f"{file.parent.name}/{file.name},{int(file.stem) % 2},day" for file in (folder / "test").rglob("*.png")]
+    (folder / "test" / "metadata.csv").write_text("\n".join(["file_name,camera,light", *rows]), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

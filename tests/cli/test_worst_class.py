@@ -66,7 +66,7 @@ def test_a_search_in_a_folder(classwise: Classwise, run_folder: Path, tmp_path: 
     assert found["guarantee"][1:] in page
     again = classwise(*words)
     assert again.status == 2
-    assert "already contains this worst-class search, so only outputs changed: add --resume" in again.err
+    assert "already contains this worst-class search with these settings: add --resume" in again.err
     loaded = json.loads(classwise(*words, "--resume").out)
     assert loaded | {"seconds": 0} == found | {"seconds": 0}
     names = {"checksums.txt", "page.html", "rounds.parquet", "search.json"}

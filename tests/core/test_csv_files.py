@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from classwise.core.csv_files import csv_text, original_text, spreadsheet_text, write_csv
+from classwise.core.csv_files import csv_columns, csv_text, original_text, spreadsheet_text, write_csv
+from classwise.core.errors import ClasswiseError
 
 SPECIAL = "=+-@'\"\t\r\n;,|a1 \x00\x07\x0b\x0c\x1b\x1c\x85\u00a0\u200b\u202e\u2028\u2029\ufeff\uff1d"
 TEXTS = st.text(st.sampled_from(SPECIAL) | st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -57,6 +58,30 @@ def test_a_column_alone_has_a_row_for_each_cell(texts: list[str]) -> None:
     assert [original_text(cell) for (cell,) in rows[1:]] == texts
 
 
+@given(st.lists(TEXTS, min_size=1, max_size=3), st.tuples(TEXTS, TEXTS).filter(lambda names: len({*names}) == 2))
+def test_columns_are_read_back(texts: list[str], names: tuple[str, str]) -> None:
+    names = ("\ufeff" + names[0], names[1])  # the first byte order mark is removed
+    frame = pd.DataFrame({name: pd.Series(texts, dtype=object) for name in names})
+    read = csv_columns(csv_text(frame, raw=True).replace('"\ufeff', '\ufeff"', 1), "here")
+    assert read == {names[0][1:]: texts, names[1]: texts}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "here: columns none; expected a first line of distinct names"),
+        ("a,b,a\n", "here: columns a, b, a; expected a first line of distinct names"),
+        ("a,b\n1,2\n\n3\n", "here, line 4: 1 cells, expected 2"),
+        ('a,b\n"1"2,3\n', "here, line 2: ',' expected after '\"'"),
+        ('a,b\n1,"2\n', "here, line 2: unexpected end of data"),
+    ],
+)
+def test_a_table_that_cannot_be_parsed_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ClasswiseError) as caught:
+        csv_columns(text, "here")
+    assert str(caught.value) == message
+
+
 @given(TEXTS)
 def test_no_line_break_is_outside_of_quotes(text: str) -> None:
     """Also for readers whose line breaks are those of `str.splitlines`."""
@@ -88,9 +113,11 @@ def test_a_file_is_utf_8_with_line_feeds(tmp_path: Path) -> None:
     assert file.read_bytes() == "name\né\n⟨U+D800⟩\n".encode()
 
 
-def test_there_is_no_other_writer() -> None:
+def test_there_is_no_other_writer_and_no_other_reader_in_the_package() -> None:
     root = Path(__file__).parents[2]
     sources = [path for folder in ("src", "benchmarks", "tools") for path in (root / folder).rglob("*.py")]
     assert len(sources) > 300
-    other = re.compile(r"\.to_csv\(|csv\.(Dict)?[Ww]riter")
-    assert [path for path in sources if other.search(path.read_text(encoding="utf-8"))] == []
+    writer, reader = re.compile(r"\.to_csv\(|csv\.(Dict)?[Ww]riter"), re.compile(r"read_csv\(|csv\.(Dict)?[Rr]eader")
+    assert [path for path in sources if writer.search(path.read_text(encoding="utf-8"))] == []
+    readers = {path.name for path in (root / "src").rglob("*.py") if reader.search(path.read_text(encoding="utf-8"))}
+    assert readers == {"csv_files.py"}

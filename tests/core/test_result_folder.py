@@ -26,7 +26,7 @@ def test_a_folder_is_resumed_with_the_same_settings_only(kind: str, tmp_path: Pa
     assert not claim(folder)
     assert claim(folder, resume=True)
     assert {**folder.read(), "settings": None} == {"schema_version": 2, "kind": kind, "name": "a", "settings": None}
-    with pytest.raises(ClasswiseError, match=f"already contains this {kind}, so only outputs changed: add --resume"):
+    with pytest.raises(ClasswiseError, match=f"already contains this {kind} with these settings: add --resume"):
         claim(folder)
     changed: tuple[tuple[dict[str, Any], str], ...] = (
         ({"seed": 1}, "seed was 0, now 1"),

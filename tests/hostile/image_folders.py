@@ -93,6 +93,46 @@ TREES: dict[str, tuple[dict[str, Content], frozenset[int], Callable[[Any], list[
 }  # fmt: skip
 
 
+HEAD = "file_name,camera,label"
+"""The columns of a file of metadata; the last has the name of a column of outcomes."""
+ROWS = [f"{label}/{n}.png,{'ab'[n]},{n}" for label in "0123456789" for n in range(COUNT)]
+
+
+def metadata(random: Random) -> Iterator[Case]:
+    """Files of metadata beside the class folders: valid ones, with one fault, and with changed bytes."""
+    shuffled = random.sample(ROWS, len(ROWS))
+    row = random.choice(ROWS)
+    texts: dict[str, tuple[str, frozenset[int]]] = {
+        "in another order": ("\n".join([HEAD, *shuffled]), RIGHT),
+        "of Excel": ("\ufeff" + "\r\n".join([HEAD, *ROWS]), RIGHT),
+        "with quotes, empty lines and cells": (
+            f"{HEAD}\n\n" + "\n\n".join(f'"{row.split(",")[0]}","",1' for row in ROWS),
+            RIGHT,
+        ),
+        "without a row": ("\n".join([HEAD, *(other for other in ROWS if other != row)]), REFUSED),
+        "with a row twice": ("\n".join([HEAD, *ROWS, row]), REFUSED),
+        "of another image": ("\n".join([HEAD, *ROWS, "0/gone.png,a,1"]), REFUSED),
+        "of an image above": ("\n".join([HEAD, *ROWS, "../pics/0/1.png,a,1"]), REFUSED),
+        "with a short row": ("\n".join([HEAD, *ROWS, "0/1.png"]), REFUSED),
+        "with a column twice": ("\n".join([f"{HEAD},camera", *(f"{row},c" for row in ROWS)]), REFUSED),
+        "with an open quote": ("\n".join([HEAD, *ROWS, '"']), REFUSED),
+        "without file_name": ("\n".join(["file,camera,label", *ROWS]), REFUSED),
+        "of no bytes": ("", REFUSED),
+    }
+    for name, (text, statuses) in texts.items():
+        yield Case(f"metadata {name}", on("a/pics", "--group=camera", "--out=out"),
+                   tree("a/pics") | {"a/pics/metadata.csv": text.encode()}, statuses)  # fmt: skip
+    for group in ("label", "clean", "", "cam", "n"):
+        files = tree("a/pics") | {"a/pics/metadata.csv": "\n".join([HEAD, *ROWS]).encode()}
+        yield Case(f"metadata grouped by {group!r}", on("a/pics", f"--group={group}", "--out=out"), files, REFUSED)
+    for number in range(6):
+        block = bytearray("\n".join([HEAD, *ROWS]).encode())
+        for _ in range(random.randrange(1, 4)):
+            block[random.randrange(len(block))] = random.choice(b'",\n\r\0;. a\xff')
+        files = tree("a/pics") | {"a/pics/metadata.csv": bytes(block)}
+        yield Case(f"metadata with changed bytes {number}", on("a/pics", "--group=camera", "--out=out"), files, EITHER)
+
+
 def cases(random: Random) -> Iterator[Case]:
     """Folders of images."""
     for name in HIDDEN:
@@ -106,6 +146,7 @@ def cases(random: Random) -> Iterator[Case]:
                    tree("a/pics/test") | {f"a/pics/{name}/test/1/1.png": b""}, RIGHT, check=ALL)  # fmt: skip
     for name, (files, statuses, check) in TREES.items():
         yield Case(f"folder: {name}", on("a/pics", "--out=out"), files, statuses, check=check)
+    yield from metadata(random)
     for orientation in (*range(10), 65535):
         yield Case(f"EXIF orientation {orientation}", on("a/pics", "--out=out"),
                    tree("a/pics") | turned(orientation), RIGHT, check=ALL)  # fmt: skip

@@ -175,6 +175,9 @@ def test_an_option_that_the_inner_function_refuses_is_an_error() -> None:
 
 def test_objects_by_a_dotted_name() -> None:
     assert load_object("collections:OrderedDict.fromkeys")(["a"]) == {"a": None}
+    with pytest.raises(ClasswiseError, match="known: ") as caught:
+        load_object("textwrap:zzz")
+    assert str(caught.value).endswith("known: TextWrapper, dedent, fill, indent, shorten, wrap"), "not its import re"
 
 
 @pytest.mark.parametrize(

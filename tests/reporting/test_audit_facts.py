@@ -299,10 +299,11 @@ def test_the_line_on_the_worst_class_follows_from_the_rows(case: Case) -> None:
     right, images = case.cells()[name]
     low, high = lowest_ends(case.cells().values(), case.alpha)
     clean = clean_accuracy_of_clean_errors(case)
-    parts = [f"worst class: {name}, {bare(right / images)} % [{bare(low)}, {bare(high)}]"]
+    noun = "class" if case.audit.group is None else f"{case.kind} group"
+    parts = [f"worst {noun}: {name}, {bare(right / images)} % [{bare(low)}, {bare(high)}]"]
     parts[0] += f" of {images:,} image{'s' * (images != 1)}"
     parts += [f"tied with {join_names(case.lowest[1:])}"] * (len(case.lowest) > 1)
-    of_ties = " of these classes" * (len(case.lowest) > 1)
+    of_ties = f" of these {noun}{'e' * (noun == 'class')}s" * (len(case.lowest) > 1)
     parts += [f"clean accuracy{of_ties} {bare(clean or 0)} %"] * (clean is not None)
     parts += [f"other candidates: {join_names(rest)}"] * bool(rest)
     assert worst_line(case.audit) == "; ".join(parts)

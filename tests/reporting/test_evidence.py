@@ -72,6 +72,9 @@ def test_groups_are_rows(tmp_path: Path) -> None:
     assert (found["group"], [row["name"] for row in found["classes"]]) == ("superclass", ["usable", "damaged"])
     assert "Accuracy per superclass, percent" in report.page.read_text()
     assert build.verify(report.folder) == []
+    by_class = written(tmp_path / "q.yaml", fail_if=["scratch(all) < 0.1"])
+    with pytest.raises(ClasswiseError, match=r"unknown measure or class in condition .*'scratch'; known: .*damaged"):
+        cw.evidence(audit, by_class, tmp_path / "other")
 
 
 def test_criteria_are_decided_with_counts(report: build.Evidence) -> None:

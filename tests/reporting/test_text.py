@@ -9,6 +9,7 @@ import pytest
 
 import classwise as cw
 from classwise.cli.console import show_result
+from classwise.reporting.text.layout import TextTable
 
 LABELS = [0, 0, 0, 1, 1, 1]
 
@@ -52,3 +53,8 @@ def test_audits_are_compared_as_arguments() -> None:
     assert len(cw.compare(first, second, third, attack="pgd").names) == 3
     with pytest.raises(cw.ClasswiseError, match="give a mapping of all audits, or audits without names"):
         cw.compare({"a": first}, second)
+
+
+def test_names_of_wide_letters_are_aligned() -> None:
+    table = TextTable(["class", "n"], [["cat", 60], ["猫", 5], ["e\u0301", 7]])
+    assert table.lines() == ["class   n", "cat    60", "猫      5", "e\u0301       7"], "猫 has two cells, é one"

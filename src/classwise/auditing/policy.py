@@ -115,7 +115,8 @@ class Policy:
             content = Path(path).read_bytes()
             text = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise ClasswiseError(f"policy {str(path)!r} cannot be read ({error}); give a YAML file") from error
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ClasswiseError(f"policy {str(path)!r} cannot be read ({reason}); give a YAML file") from error
         where = f"policy {str(path)!r}"
         values: Any = read_yaml(text, where)
         if not isinstance(values, dict):
@@ -130,25 +131,25 @@ class Policy:
         return {text: Threshold.parse(text) for text in self.fail_if}
 
 
-def checked_policy(path: str | os.PathLike[str], meta: Meta, *, grouped: bool = False) -> Policy:
+def checked_policy(path: str | os.PathLike[str], meta: Meta, group: str | None = None) -> Policy:
     """Read a policy, and check that it fits an audit.
 
     Args:
         path: the file.
         meta: the metadata of the audit.
-        grouped: whether the audit reports by group, whose names are not checked.
+        group: the grouping that the audit reports by; None: the class.
 
     Raises:
-        ClasswiseError: as `Policy.read`; for another threat than the audit's, or a criterion on an attack or a class
-            that the audit does not have.
+        ClasswiseError: as `Policy.read`; for another threat than the audit's, or a criterion on an attack, a class or
+            a group that the audit does not have.
     """
     policy = Policy.read(path)
     stated, found = (stated_threat(text) for text in (policy.threat_model.radius, meta.threat))
     if stated.key != found.key:
         raise ClasswiseError(f"policy {str(path)!r} states the threat {stated.text}, and the audit has {found.text}")
+    names = meta.class_names if group is None else {"superclass": meta.superclass_names, **meta.groups}.get(group, ())
     for text, threshold in policy.thresholds.items():
         if threshold.attack not in (*meta.names, *meta.not_applicable):
             raise unknown(f"attack in condition {text!r}:", threshold.attack, meta.names)
-        if not grouped:
-            threshold.check_group(meta.class_names)
+        threshold.check_group(names)
     return policy

@@ -13,7 +13,7 @@ from classwise.cli import console
 from classwise.cli.help import DATA as DATA_PANEL
 from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
 from classwise.core.description import summary
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, printable
 
 if TYPE_CHECKING:
     from classwise.core.registry import Registry
@@ -54,6 +54,8 @@ def data(
     typer.echo(f"{images.name} {images.split}: {len(images):,} images, {channels}x{height}x{width}, {images.x.dtype}")
     rows = [(label, name, count) for label, (name, count) in enumerate(zip(images.class_names, counts, strict=True))]
     console.show(["label", "class", "images"], rows)
+    if images.columns:
+        typer.echo(f"groupings: {', '.join(map(printable, images.columns))}")
 
 
 def _list_data(json: bool) -> None:

@@ -1,4 +1,6 @@
-"""The writer of all CSV files: every field with a separator or a line break is quoted, and no text is a formula.
+"""The reader and the writer of all CSV files.
+
+In a written file every field with a separator or a line break is quoted, and no text is a formula.
 
 A spreadsheet starts a row at any line break outside of quotes, and evaluates a cell that begins with ``= + - @``. Names
 of classes, models and methods come from users, so each text is escaped, also after a line break within a cell.
@@ -6,6 +8,8 @@ of classes, models and methods come from users, so each text is escaped, also af
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import numbers
 import os
@@ -15,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from classwise.core.errors import ClasswiseError
 from classwise.core.storage import write_text
 
 _BREAKS = "\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
@@ -59,6 +64,36 @@ def original_text(text: str) -> str:
     """
     text = text[1:] if text.startswith("'") and FORMULA.match(text) else text
     return _BEFORE_SIGN.sub(lambda run: re.sub(f"{_START}'", "", run[0]) if run[1] else run[0], text)
+
+
+def csv_columns(text: str, where: str) -> dict[str, list[str]]:
+    r"""Parse CSV with a line of column names: the cells of each column as text; empty lines are skipped.
+
+    Args:
+        text: the content of the file; a byte order mark is ignored.
+        where: the prefix of an error message.
+
+    Raises:
+        ClasswiseError: without a line of names, for a name that occurs twice, a row with another number of cells, or
+            a quotation mark at a wrong place.
+
+    Example:
+        >>> csv_columns("file_name,camera\ncat/1.png,north\ncat/2.png,\n", "metadata.csv")
+        {'file_name': ['cat/1.png', 'cat/2.png'], 'camera': ['north', '']}
+    """
+    reader = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+    rows = list[list[str]]()
+    try:
+        for row in filter(None, reader):
+            rows.append(row)
+            if len(row) != len(rows[0]):
+                raise ClasswiseError(f"{where}, line {reader.line_num}: {len(row)} cells, expected {len(rows[0])}")
+    except csv.Error as error:
+        raise ClasswiseError(f"{where}, line {reader.line_num}: {error}") from error
+    names, *cells = rows or [[]]
+    if not names or len({*names}) < len(names):
+        raise ClasswiseError(f"{where}: columns {', '.join(names) or 'none'}; expected a first line of distinct names")
+    return {name: [row[place] for row in cells] for place, name in enumerate(names)}
 
 
 def csv_text(frame: pd.DataFrame, *, float_format: str | None = "%.6g", raw: bool = False) -> str:

@@ -57,7 +57,8 @@ def load_object(path: str, kind: str = "object") -> Any:
     value, where = module, f"module {module_name!r}"
     for name in attribute.split("."):
         if not hasattr(value, name):
-            known = [attribute for attribute in dir(value) if not attribute.startswith("_")]
+            public = [attribute for attribute in dir(value) if not attribute.startswith("_")]
+            known = [attribute for attribute in public if not inspect.ismodule(getattr(value, attribute, None))]
             raise unknown(f"{kind} in {where}:", name, known)
         value, where = getattr(value, name), f"{module_name}:{name}"
     return value

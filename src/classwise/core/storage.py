@@ -482,7 +482,7 @@ class ResultFolder:
             raise ClasswiseError(f"{self.path} contains {article} {self.kind} with other settings: {differs}; {advice}")
         if not resume:
             advice = f"add --resume, which loads a finished {self.kind} or continues it; or give another --out"
-            raise ClasswiseError(f"{self.path} already contains this {self.kind}, so only outputs changed: {advice}")
+            raise ClasswiseError(f"{self.path} already contains this {self.kind} with these settings: {advice}")
 
     def read(self) -> dict[str, Any]:
         """Read the marker.
@@ -520,4 +520,6 @@ def _difference(key: str, was: Any, now: Any) -> str:
         within = next(name for name in now if was[name] != now[name])
         return _difference(f"{key}.{within}", was[within], now[within])
     before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
-    return f"{key} was {before}, now {after}"
+    changed = f"{key} was {before}, now {after}"
+    identified = {"data_hash": "other images", "model_hash": "another model"}.get(key)
+    return f"{identified} ({changed})" if identified else changed

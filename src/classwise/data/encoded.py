@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.image_files import Decoder, is_coloured, size_differs, size_of, stack
-from classwise.data.images import Images
+from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 
 AHEAD_BYTES = 256 << 20
@@ -67,6 +67,7 @@ class EncodedImages:
         split: "train", "test", ... or empty.
         size: resize the shorter side to this and crop the central square; None: neither.
         resize: with ``size``, resize the shorter side to this before the crop.
+        columns: groupings of the images, by name; a stream has none.
     """
 
     locations: Sequence[Location]
@@ -76,6 +77,7 @@ class EncodedImages:
     split: str
     size: int | None = None
     resize: int | None = None
+    columns: Mapping[str, Column] | None = None
     _decode: Decoder = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -95,7 +97,8 @@ class EncodedImages:
         Raises:
             ClasswiseError: for a damaged image, or images of different sizes.
         """
-        return Images(self._stacked(self.locations), self.y, self.class_names, self.name, self.split)
+        x = self._stacked(self.locations)
+        return Images(x, self.y, self.class_names, self.name, self.split, columns=self.columns)
 
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the images, from the first image and the headers of the others.

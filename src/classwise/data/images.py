@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,10 @@ class Batch(NamedTuple):
     y: Tensor
 
 
+MISSING = "missing"
+"""The group of the images that lack a value."""
+
+
 class Column(NamedTuple):
     """A grouping of the images.
 
@@ -54,6 +59,17 @@ class Column(NamedTuple):
 
     ids: Tensor
     names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], key: Callable[[str], int] | None = None) -> Column:
+        """The groups of equal texts, in ascending order, or in that of a key; blank texts are the group `MISSING`.
+
+        Texts that differ only in blanks, or in the Unicode form of a letter, are equal.
+        """
+        values = [unicodedata.normalize("NFC", " ".join(text.split())) or MISSING for text in texts]
+        names = sorted({*values}, key=key)
+        numbers = {name: number for number, name in enumerate(names)}
+        return cls(torch.tensor([numbers[value] for value in values]), tuple(names))
 
 
 Values = Annotated[Tensor | np.ndarray[Any, Any], BY_CONTENT]

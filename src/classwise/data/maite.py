@@ -19,9 +19,6 @@ from classwise.data.images import Column, Images
 
 logger = logging.getLogger(__name__)
 
-MISSING = "missing"
-"""The group of the images whose metadata lack a value."""
-
 
 def has_metadata(value: object) -> bool:
     """Whether an object has the ``metadata`` of MAITE's protocols: a mapping with an ``id``."""
@@ -146,10 +143,7 @@ def _columns(metadata: Sequence[Mapping[str, Any]], where: str) -> dict[str, Col
             others.append(str(key))
             continue
         texts = ["" if value is None else str(value) for value in values]
-        texts = [text if text.strip() else MISSING for text in texts]
-        names = sorted({*texts}, key=int if all(map(_is_integer, values)) else None)
-        numbers = {text: number for number, text in enumerate(names)}
-        columns[str(key)] = Column(torch.tensor([numbers[text] for text in texts]), tuple(names))
+        columns[str(key)] = Column.of(texts, int if all(map(_is_integer, values)) else None)
     if others:
         logger.info("%s: no groupings, since values are not text or integers: %s", where, ", ".join(others))
     return columns

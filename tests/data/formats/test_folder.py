@@ -220,6 +220,56 @@ def test_sizes_must_agree_or_be_given(pictures: Path) -> None:
     assert load_data(pictures, size=8).shape == (3, 8, 8)
 
 
+def metadata(folder: Path, *rows: str) -> Path:
+    file = folder / "metadata.csv"
+    file.write_text("\n".join(rows), encoding="utf-8")
+    return file
+
+
+ROWS = (
+    "dog/b.png,10,south  gate,a b", "dog/a.png,9,south gate,b", "./cat/one.PNG,9,,c", "cat/deep/two.bmp,10,a\u030a,d",
+    "ant/x.webp,9,\u00e5,e",
+)  # fmt: skip
+
+
+def test_columns_of_metadata_are_groupings(pictures: Path) -> None:
+    metadata(pictures, "\ufefffile_name,camera,site,caption", *ROWS)
+    images = load_data(pictures)
+    assert {*images.columns} == {"camera", "site"}, "each image has another caption"
+    named = {key: [column.names[row] for row in column.ids] for key, column in images.columns.items()}
+    assert named["camera"] == ["9", "10", "9", "9", "10"], "ant, cat/deep/two, cat/one, dog/a, dog/b"
+    assert named["site"] == ["\u00e5", "\u00e5", "missing", "south gate", "south gate"]
+    assert images.columns["camera"].names == ("9", "10"), "in the order of numbers"
+    assert load_data(pictures, per_class=1).columns["camera"].ids.tolist() == [0, 1, 0]
+    inside = pictures / "cat" / "metadata.csv"
+    inside.write_text("file_name,camera", encoding="utf-8")
+    assert {*load_data(pictures).columns} == {"camera", "site"}, "in a class folder it is another file"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ((*ROWS, "dog/b.png,9,,f"), "file_name 'dog/b.png' occurs twice; give one row for each image"),
+        ((*ROWS, "dog/c.png,9,,f"), "file_name 'dog/c.png' is not an image of a class in "),
+        ((*ROWS, "../dog/b.png,9,,f"), "file_name '../dog/b.png' is not an image of a class in "),
+        (ROWS[1:], "has no row for the image 'dog/b.png'; give one row for each image"),
+        ((*ROWS, "dog/b.png,9"), "line 7: 2 cells, expected 4"),
+    ],
+)
+def test_metadata_must_have_one_row_for_each_image(pictures: Path, rows: tuple[str, ...], message: str) -> None:
+    metadata(pictures, "file_name,camera,site,caption", *rows)
+    with pytest.raises(ClasswiseError) as caught:
+        load_data(pictures)
+    assert "metadata.csv" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_another_file_of_that_name_is_ignored(pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
+    metadata(pictures, "file,camera", "dog/b.png,9")
+    assert load_data(pictures).columns == {}
+    assert "metadata.csv has no column file_name, so its columns are no groupings" in caplog.text
+
+
 def test_nothing_to_read(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match="unknown format; supported formats: parquet"):
         load_data(tmp_path)

@@ -307,9 +307,11 @@ class Execution:
         """Run the clean pass on the images that have no row yet."""
         index = piece.index.cpu().numpy()
         done = self.writer.rows(CLEAN, index)
-        labels = pd.Series(piece.y.cpu().numpy(), index)[done.index]
-        if not np.array_equal(labels.to_numpy(), done["label"].to_numpy(dtype=np.int64)):
-            raise ClasswiseError("the folder contains an audit of other images: the labels differ; give another folder")
+        columns = {"label": piece.y} | {name: piece.columns[name].ids for name in self.writer.meta.groups}
+        for name, values in columns.items():
+            now = pd.Series(values.cpu().numpy(), index)[done.index]
+            if not np.array_equal(now.to_numpy(), done[name].to_numpy(dtype=np.int64)):
+                raise ClasswiseError(f"the folder contains an audit with other values of {name!r}; give another folder")
         todo = order[~np.isin(index[order.numpy()], done.index)]
         if len(todo):
             self.progress.start(CLEAN, len(todo))

@@ -79,7 +79,7 @@ def name_of(model: Model) -> str:
 def network_of(model: nn.Module) -> str:
     """Network of a loaded model, such as ``resnet18, width 0.25``: its reference and width, or as `name_of`."""
     width = _spec(model).get("width", 1.0)
-    return name_of(model) if width == 1.0 else f"{name_of(model)}, width {width}"
+    return name_of(model) if width == 1.0 else f"{name_of(model)}, width {width:g}"
 
 
 def _spec(model: object) -> dict[str, Any]:
@@ -141,13 +141,13 @@ def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
     if group is None:
         return source
     columns = source.columns if isinstance(source, Images) else {}
-    if isinstance(group, str):
-        known = [*columns, "class", *(["superclass"] if source.superclasses is not None else [])]
-        if group not in known:
-            raise unknown("grouping of the data:", group, known)
+    known = [*columns, "class", *(["superclass"] if source.superclasses is not None else [])]
+    if isinstance(group, str) and group in known:
         return source
     if not isinstance(source, Images):
         raise ClasswiseError("a stream can be grouped by superclass only; load the images for another grouping")
+    if isinstance(group, str):
+        raise unknown("grouping of the data:", group, known)
     return dataclasses.replace(source, columns={**columns, VALUES_COLUMN: _column(group)})
 
 

@@ -118,7 +118,8 @@ def prepare(
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
     """
     source = grouped(as_data(data), group)
-    if (grouping := group_name(group)) not in (None, "superclass"):
+    grouping = group_name(group)
+    if grouping not in (None, "superclass"):
         check_groupings([grouping], suite.attacks)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
     ball = no_threat or threat_for(source, threat)
@@ -138,7 +139,7 @@ def prepare(
     meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
     settings, shard = settings_of(plan, meta), shard_of(options)
     if (policy := options.get("policy")) is not None:
-        meta = dataclasses.replace(meta, policy=checked_policy(policy, meta, grouped=group is not None).digest)
+        meta = dataclasses.replace(meta, policy=checked_policy(policy, meta, grouping).digest)
     pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
         plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}

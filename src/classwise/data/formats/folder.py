@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import unicodedata
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 
 import torch
 
 from classwise.core import limits
 from classwise.core.config import Count, configurable
+from classwise.core.csv_files import csv_columns
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, split_of_file
+from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, read_text, split_of_file
+from classwise.data.images import Column
 from classwise.data.labels import Classes, log_empty_classes
 
 logger = logging.getLogger(__name__)
@@ -24,12 +26,17 @@ SUFFIXES = frozenset(
 )
 
 
+METADATA = "metadata.csv"
+"""The file with the columns of the images, as in image folders of Hugging Face."""
+
+
 @configurable
 class Folder(EncodedFormat):
     """Image files ``folder/class/*.png`` or ``folder/split/class/*.png``; classes are sorted subfolder names.
 
     The classes are those of all splits, so that a class has one number in all of them; an empty subfolder is a class
-    without images. `is_hidden` files and folders are skipped.
+    without images. `is_hidden` files and folders are skipped. The columns of a file ``metadata.csv`` beside the class
+    folders are groupings of the images.
 
     Attributes:
         classes: the subfolder of each class in the order of the model's logits. A class without a subfolder has no
@@ -63,7 +70,8 @@ class Folder(EncodedFormat):
             split: name of the split; empty: the folder itself, without regard to other splits beside it.
 
         Raises:
-            ClasswiseError: for a class with other files only, no images, a missing split, or an unreadable folder.
+            ClasswiseError: for a class with other files only, no images, a missing split, an unreadable folder, or a
+                ``metadata.csv`` that does not have one row for each image.
         """
         folder = _folder_of_split(path, split) if split else path
         groups = class_folders(folder)
@@ -78,19 +86,21 @@ class Folder(EncodedFormat):
                     f"{folder / name} has no images, only other files; if it is not a class, remove it or list the "
                     "classes: classes=cat,dog"
                 )
-            files.append(found[: self.per_class])
+            files.append(found)
         if not any(files):
             raise ClasswiseError(f"{folder} has no images; expected some in a subfolder per class")
-        counts = [len(found) for found in files]
+        chosen = [file for found in files for file in found[: self.per_class]]
+        counts = [len(found[: self.per_class]) for found in files]
         log_empty_classes(names, counts, str(folder))
         return EncodedImages(
-            [Location(file) for found in files for file in found],
+            [Location(file) for file in chosen],
             torch.arange(len(names)).repeat_interleave(torch.tensor(counts)),
             names,
             path.name or path.absolute().name,
             split_of_file(folder),
             self.size,
             self.resize,
+            _groupings(folder, [file for found in files for file in found], chosen),
         )
 
     def _names(self, folder: Path, groups: dict[str, list[Path]], beside: Sequence[Path]) -> list[str]:
@@ -119,6 +129,43 @@ class Folder(EncodedFormat):
                 folder, ", ".join(names[:3]), f"{whole[0]}..{whole[-1]}" if every else ",".join(ordered),
             )  # fmt: skip
         return names
+
+
+def _groupings(folder: Path, files: Iterable[Path], chosen: Iterable[Path]) -> dict[str, Column]:
+    """The columns of ``metadata.csv`` for the chosen files; without that file, none.
+
+    A column with another value for each image, such as a caption, and a column without a name are no groupings.
+
+    Raises:
+        ClasswiseError: if the file cannot be parsed, or does not have one row for each of all files.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        return {}
+    columns = csv_columns(read_text(path), str(path))
+    names = columns.pop("file_name", None)
+    if names is None:
+        logger.warning("%s has no column file_name, so its columns are no groupings", path)
+        return {}
+    rows = dict[str, int]()
+    for row, name in enumerate(names):
+        if rows.setdefault(_normal(str(PurePosixPath(name))), row) != row:
+            raise ClasswiseError(f"{path}: file_name {name!r} occurs twice; give one row for each image")
+    images = {file: _normal(file.relative_to(folder).as_posix()) for file in files}
+    if others := rows.keys() - images.values():
+        raise ClasswiseError(f"{path}: file_name {min(others)!r} is not an image of a class in {folder}")
+    if lacking := {*images.values()} - rows.keys():
+        raise ClasswiseError(f"{path} has no row for the image {min(lacking)!r}; give one row for each image")
+    groupings, unique = dict[str, Column](), list[str]()
+    for name, values in columns.items():
+        key = int if all(map(str.isdecimal, values)) else None
+        if not name.strip() or len(Column.of(values, key).names) == len(values) > 1:
+            unique.append(name)
+        else:
+            groupings[name] = Column.of([values[rows[images[file]]] for file in chosen], key)
+    if unique:
+        logger.info("%s: no groupings, since each image has another value: %s", path, ", ".join(unique))
+    return groupings
 
 
 def _folder_of_split(path: Path, split: str) -> Path:

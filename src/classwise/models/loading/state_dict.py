@@ -255,7 +255,7 @@ def _suggestion(tensors: Mapping[str, Tensor], network: nn.Module, width: float)
     in_file, in_model = (infer_shape(weights, network, width) for weights in (tensors, network.state_dict()))
     different = next((key for key in in_file if in_file[key] != in_model.get(key)), None)
     if not in_file and (classes := _other_classes(tensors, network)):
-        return f"use num_classes={classes}"
+        return f"use num_classes={classes}, or data with {classes} classes"
     if different is None:
         return _use_other(network)
     value = in_file[different]

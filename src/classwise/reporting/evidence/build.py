@@ -205,7 +205,7 @@ def _load(path: Path) -> Audit:
 
 def _policy_for(audits: Sequence[Audit], file: Path) -> Policy:
     """Read the policy, and check that it fits every audit."""
-    policies = [checked_policy(file, audit.outcomes.meta, grouped=audit.group is not None) for audit in audits]
+    policies = [checked_policy(file, audit.outcomes.meta, audit.group) for audit in audits]
     return policies[0]
 
 

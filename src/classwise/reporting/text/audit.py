@@ -90,7 +90,15 @@ def _summary(result: Audit) -> TextTable:
         for name, row in result.by_attack.iterrows()
     ]
     titles = [metric.title for metric in others]
-    heads = ["attack", "n", "overall", level, "worst", "worst class", *titles]
+    heads = [
+        "attack",
+        "n",
+        "overall",
+        level,
+        "worst",
+        "worst class" if result.group is None else "worst group",
+        *titles,
+    ]
     return TextTable(heads, rows, optional=(*reversed(titles), "n", level))
 
 
@@ -101,11 +109,12 @@ def worst_line(result: Audit) -> str:
     others = [name for name in worst.possibly if name not in {worst.name, *equal}]
     clean = sentences.dominant_clean_accuracy(summary)
     unattacked = result.outcomes.meta.not_applicable and not summary.attacked
-    start = "no robustness was evaluated; worst class on clean images" if unattacked else "worst class"
+    start = f"worst {formatting.singular(result.group)}"
+    start = f"no robustness was evaluated; {start} on clean images" if unattacked else start
     at = f"{percent(worst.accuracy)} % {interval(worst.low, worst.high)}"
     parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
     parts += [f"tied with {formatting.listed(equal)}"] if equal else []
-    of_ties = " of these classes" if equal else ""
+    of_ties = f" of these {formatting.plural(result.group)}" if equal else ""
     parts += [f"clean accuracy{of_ties} {percent(clean)} %"] if clean is not None else []
     parts += [f"other candidates: {formatting.listed(others)}"] if others else []
     return "; ".join(parts)

@@ -94,7 +94,8 @@ def _others() -> list[Metric]:
 
 def _pair_lines(facts: PairFacts) -> list[str]:
     """The difference of two methods, in percentage points."""
-    pair, alpha, kinds = facts.pair, facts.alpha, "classes" if facts.kind == "class" else "groups"
+    pair, alpha, kinds = facts.pair, facts.alpha, formatting.plural(facts.kind)
+    lowest = f"worst {formatting.singular(facts.kind)}"
     overall, minima = pair.overall, pair.minima
     shown = [f"{name} {_points(difference)}" for name, difference in facts.significant.items()]
     spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
@@ -102,8 +103,8 @@ def _pair_lines(facts: PairFacts) -> list[str]:
     p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
     return [
         f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
-        f"  overall      {_points(overall.value)} {spans[0]}, {p_value}",
-        f"  worst class  {_points(minima.value)} {spans[1]}{facts.advice}",
+        f"  {'overall':{len(lowest)}}  {_points(overall.value)} {spans[0]}, {p_value}",
+        f"  {lowest}  {_points(minima.value)} {spans[1]}{facts.advice}",
         f"  {kinds} that differ (p below {alpha:g}, adjusted for {facts.tested} {kinds}): {', '.join(shown) or 'none'}",
         f"  {pair.population}",
     ]

@@ -33,15 +33,21 @@ class TextTable(NamedTuple):
         return TextTable(heads, cells, printable(self.title), optional)
 
     def lines(self) -> list[str]:
-        """The title and the rows with aligned columns; numbers are right-aligned."""
+        """The title and the rows with columns aligned in a terminal; numbers are right-aligned."""
+        from rich.cells import cell_len
+
         table = self.printed()
         rows = [[str(cell) for cell in row] for row in (table.columns, *table.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         right = [bool(column[1:]) and all(map(is_number, column[1:])) for column in zip(*rows, strict=True)]
+
+        def padded(cell: str, width: int, *, to_right: bool) -> str:
+            blanks = " " * (width - cell_len(cell))
+            return f"{blanks}{cell}" if to_right else f"{cell}{blanks}"
+
         aligned = [
             "  ".join(
-                cell.rjust(width) if to_right else cell.ljust(width)
-                for cell, width, to_right in zip(row, widths, right, strict=True)
+                padded(cell, width, to_right=to_right) for cell, width, to_right in zip(row, widths, right, strict=True)
             ).rstrip()
             for row in rows
         ]

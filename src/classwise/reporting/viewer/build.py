@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -167,9 +168,10 @@ def _write_sheets(folder: Path, sources: sprites.PixelSources, audits: Sequence[
 def _page(content: Mapping[str, Any], notes: Sequence[str], alpha: float) -> str:
     audits = content["audits"]
     names = [audit["name"] for audit in audits]
+    over = itertools.zip_longest(*(audit["over"] for audit in audits), fillvalue="")
     context = {
         "title": f"{' and '.join(names)}: images",
-        "over": ["classwise view", *dict.fromkeys(part for audit in audits for part in audit["over"])],
+        "over": ["classwise view", *filter(None, dict.fromkeys(part for parts in over for part in parts))],
         "headline": audits[0]["headline"] if len(audits) == 1 else f"{names[1]} compared with {names[0]}",
         "audits": audits,
         "notes": notes,

@@ -34,7 +34,7 @@
   const scroller = (name, table) =>
     make("div", { className: "scroll", role: "group", tabIndex: 0, "aria-label": name }, table);
   const table = (name, heads, rows, kind) => {
-    const cells = heads.map(([text, style]) => make("th", { scope: "col", className: style || "", textContent: text }));
+    const cells = heads.map(([text, style]) => make("th", { scope: "col", className: style || "", textContent: text, title: text }));
     const head = make("thead", {}, make("tr", {}, ...cells));
     const caption = make("caption", { className: "unseen", textContent: name });
     return scroller(name, make("table", { className: kind }, caption, head, make("tbody", {}, ...rows)));

@@ -30,6 +30,8 @@ from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
+_WIDEST = 602
+"""Width of the widest drawing in one of two columns, which are 512 pixels wide: at 0.85 of its size."""
 _ITEM = re.compile(r"\w+/[\w.-]+")
 _HIT = re.compile(r'<rect x="([\d.-]+)" y="([\d.-]+)" width="([\d.]+)" height="([\d.]+)" class="hit"/>')
 _OPTIONAL = re.compile("</(?:t[dhr]|li)>")
@@ -158,6 +160,11 @@ def _places(ends: Sequence[float], side: float) -> tuple[float, list[int], float
     return first, [round((end - first) / unit) for end in ends], unit
 
 
+def _wide(svg: str) -> bool:
+    """Whether a drawing would be too small in one of two columns."""
+    return float(re.findall(r' width="([\d.]+)"', svg)[0]) > _WIDEST
+
+
 def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[str, Any]:
     """Values of the template for an item.
 
@@ -194,7 +201,7 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
                     (table, first(table), printed_parts(table, item.id, result.scale)) for table in result.tables
                 ],
                 "figures": [
-                    (Markup(compact(str(checked_svg(figure.svg)))), figure.caption)  # noqa: S704  # checked
+                    (Markup(compact(str(checked_svg(figure.svg)))), figure.caption, _wide(figure.svg))  # noqa: S704  # checked
                     for figure in result.figures
                     if not first(figure.svg)
                 ],

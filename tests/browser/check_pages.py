@@ -30,7 +30,7 @@ FAULTY = """<!doctype html><html><head><title>faults</title><style>
 <div style="overflow-x: auto; width: 200px"><div style="width: 900px">wide</div></div>
 <p style="width: 1500px">wider than the screen</p></main></body></html>"""
 LEAST_SCALE = 0.85
-"""Smallest scale of a drawing that is not in a scroller; its small print of 10.5 pixels is then 9 pixels high."""
+"""Smallest scale of a drawing; its small print of 10.5 pixels is then 9 pixels high."""
 
 
 @pytest.fixture(scope="module")

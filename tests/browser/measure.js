@@ -10,7 +10,7 @@
       const out = Math.max(box.left - at.left, at.right - box.right, box.top - at.top, at.bottom - box.bottom);
       if (out > 2) clipped.push(`${text.textContent} (${out.toFixed(0)} px, ${svg.getAttribute("aria-label")})`);
     }
-    if (!svg.closest(".scroll")) scales.push([box.width / svg.viewBox.baseVal.width, svg.getAttribute("aria-label")]);
+    scales.push([box.width / svg.viewBox.baseVal.width, svg.getAttribute("aria-label")]);
   }
   for (const element of document.querySelectorAll("main *, header *")) {
     if (!shown(element) || element.closest("svg") || element.classList.contains("unseen")) continue;

@@ -16,6 +16,7 @@ from classwise.models import MODELS
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
+from ..data.writers import write_cifar10
 from .conftest import Classwise
 
 
@@ -166,6 +167,15 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     known = json.loads(classwise("data", "digits", "--json").out)
     assert known["images"] == sum(known["counts"].values()) == 539
     assert known["shape"] == [1, 8, 8]
+
+
+def test_a_look_into_superclasses(classwise: Classwise, tmp_path: Path) -> None:
+    """Those of kdd21 Table 2."""
+    head, *rows = classwise(
+        "data", "cifar10", "--root", write_cifar10(tmp_path / "cifar-10-batches-py").parent
+    ).out.splitlines()[1:]
+    assert head.split() == ["label", "class", "images", "superclass"]
+    assert [row.split()[-1] for row in rows] == ["transportation"] * 2 + ["animals"] * 6 + ["transportation"] * 2
 
 
 def test_a_look_into_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:

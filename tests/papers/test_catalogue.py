@@ -74,6 +74,7 @@ def test_references() -> None:
     assert not catalogue.present("recipe tradse")
     assert catalogue.find("kdd21/A1").covered_by == ("attack fgsm:random_init=uniform",)
     assert catalogue.find("kdd21/A1").command == "classwise attacks fgsm"
+    assert catalogue.find("kdd21/T2").command == "classwise papers run kdd21/F2", "of both data sets"
     assert not catalogue.present("python classwise.nowhere.at_all:thing")
     assert not catalogue.present("python classwise.stats.metrics:no_such_metric")
     assert catalogue.present("facts iclr21:sampled_classes")

@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tools.papers_summary import papers as summary
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.page import write_pages
+from classwise.papers.page import compact, write_pages
 from classwise.papers.result import Result
 
 from .test_facts import ALPHA, interval_of, shows, variance_bounds, wilson_of
@@ -212,6 +213,45 @@ def test_the_page_has_every_number_of_the_results(paper: str, folder: Path) -> N
                     if verdict["low"] is not None and not verdict["exact"]]  # fmt: skip
             shown = {*(text for cell in cells for text in cell), *numbers, *ends}
             assert [text for text in shown if str(escape(text)).replace("&#39;", "'") not in page] == []
+
+
+LOOK = ("class", "opacity", "font-size", "font-weight", "text-anchor")
+"""Attributes of the look of a mark, which it has or inherits."""
+
+
+def marks(svg: str) -> tuple[dict[tuple[str, ...], list[float]], list[tuple[str, ...]]]:
+    """Boxes of the cells of a matrix by hover text and look, and places, looks and texts of the labels."""
+    boxes, labels = dict[tuple[str, ...], list[float]](), list[tuple[str, ...]]()
+
+    def visit(element: ET.Element, look: dict[str, str], title: str, grid: list[float]) -> None:
+        look = look | {key: value for key, value in element.attrib.items() if key in LOOK}
+        title = next((str(child.text) for child in element if child.tag == "title"), title)
+        if element.tag == "g" and "transform" in element.attrib:
+            grid = [float(end) for end in re.findall(r"[\d.]+", element.attrib["transform"])]
+        if element.tag == "path" and look["class"].startswith("m-heat"):
+            (left, top, width, height), ends = grid, re.findall(r"[\d.]+", element.attrib["d"])
+            x, y, wide, high = map(float, ends[:4])
+            key = (title, *(look.get(name, "") for name in LOOK[:2]))
+            boxes[key] = [left + width * x, top + height * y, width * wide, height * high]
+        if element.tag == "text":
+            place = (element.get(name, "") for name in ("x", "y", "transform"))
+            labels.append((*place, *(look.get(name, "") for name in LOOK), str(element.text)))
+        for child in element:
+            visit(child, look, title, grid)
+
+    visit(ET.fromstring(svg), {}, "", [0, 0, 1, 1])
+    return boxes, sorted(labels)
+
+
+@pytest.mark.parametrize("item", ["kdd21/F2", "kdd21/F4a", "kdd21/E3", "benz20/P2.1", "cfa23/F4"])
+def test_a_page_shortens_drawings_without_changing_them(item: str) -> None:
+    for figure in results()[item]["figures"]:
+        short = compact(figure["svg"])
+        assert len(short) <= len(figure["svg"])
+        (cells, labels), (same_cells, same_labels) = marks(figure["svg"]), marks(short)
+        assert labels == same_labels
+        assert cells.keys() == same_cells.keys()
+        assert all(same_cells[key] == pytest.approx(cells[key], abs=0.11) for key in cells)
 
 
 @pytest.mark.parametrize("paper", PAPERS)

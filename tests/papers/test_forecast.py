@@ -9,8 +9,9 @@ from classwise.core.rates import RATES
 from classwise.data import DATA
 from classwise.models import build_model
 from classwise.papers.catalogue import experiment
-from classwise.papers.cost import forecast, passes_per_second, plan
+from classwise.papers.cost import _network, forecast, passes_per_second, plan
 from classwise.papers.experiment import Training, recipe_at
+from classwise.papers.networks import architecture
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE
 from classwise.training.recipe import Recipe
@@ -67,6 +68,17 @@ def test_saved_epochs_are_evaluated_and_need_disk_space() -> None:
     assert cost.pflop == pytest.approx(
         (cost.passes + cost.evaluation_passes) * RATES["h100"].operations / 1e15, rel=0.01
     )
+
+
+def test_networks_are_those_that_are_trained() -> None:
+    """ResNet-50 on ImageNet has the stem of large images: 8.2 GFLOP in place of 127."""
+    item, data = "kdd21/F1", "imagenet"
+    training = experiment(item).trainings(scale_of(item, "full"))[f"adversarial, {data}"]
+    recipe = recipe_at(scale_of(item, "full"), training)
+    network = _network(recipe, data)
+    stated = architecture(recipe.model, data)
+    assert network.operations / 1e9 == pytest.approx(stated["network GFLOP"], rel=0.02)
+    assert network.size == pytest.approx(4 * float(stated["network parameters"]), rel=0.01)
 
 
 def test_costly_attacks_exceed_the_trainings() -> None:

@@ -50,10 +50,16 @@ def data(
         facts |= {"columns": list(images.columns), "superclasses": list(images.superclass_names)}
         console.show_json(facts | {"counts": dict(zip(images.class_names, counts, strict=True))})
         return
+    from classwise.data.derived import superclass_of
+
     channels, height, width = images.shape
     typer.echo(f"{images.name} {images.split}: {len(images):,} images, {channels}x{height}x{width}, {images.x.dtype}")
-    rows = [(label, name, count) for label, (name, count) in enumerate(zip(images.class_names, counts, strict=True))]
-    console.show(["label", "class", "images"], rows)
+    parents = superclass_of(images) if images.superclasses is not None else {}
+    rows = [
+        (label, name, count, *([parents[name]] if parents else []))
+        for label, (name, count) in enumerate(zip(images.class_names, counts, strict=True))
+    ]
+    console.show(["label", "class", "images", *(["superclass"] if parents else [])], rows)
     if images.columns:
         typer.echo(f"groupings: {', '.join(map(printable, images.columns))}")
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,11 +22,10 @@ from classwise.core.errors import unknown
 from classwise.core.rates import RATES, Rates
 from classwise.data import DATA
 from classwise.data.images import Images
-from classwise.models import build_model
-from classwise.models.loading.builder import options_for_size
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Evaluation, Training, recipe_at
+from classwise.papers.networks import network_of, on_meta
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import NAMES, Scale, on_data_set
 from classwise.training.averaging import NoAverage
@@ -315,21 +314,6 @@ def _attack_passes(attacks: str, threat: str, classes: int) -> float:
     return (cost.forwards + cost.backwards) / _COUNT
 
 
-def _on_meta(recipe: Recipe, data: str) -> tuple[nn.Module, Tensor]:
-    """The network of a recipe and an image of the data set, without values; its head is a linear layer."""
-    images = DATA.load(data)
-    options = {key: value for key, value in recipe.model.options.items() if key != "head"}
-    with torch.device("meta"):
-        model = build_model(
-            recipe.model.name,
-            num_classes=len(images.class_names),
-            in_channels=images.shape[0],
-            width=recipe.model.width,
-            **options,
-        )
-        return model.eval(), torch.zeros(1, *images.shape)
-
-
 _NETWORKS: dict[tuple[str, str], _Network] = {}
 
 
@@ -337,7 +321,7 @@ def _network(recipe: Recipe, data: str) -> _Network:
     """Operations and size of the network of a recipe."""
     key = repr(recipe.model), data
     if key not in _NETWORKS:
-        model, image = _on_meta(recipe, data)
+        model, image = on_meta(recipe.model, data)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             model(image)
         size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
@@ -361,18 +345,11 @@ def passes_per_second(recipe: Recipe, data: str, device: str = "cpu") -> float:
         data: name of the data set, which gives the shape of the images and the classes.
         device: PyTorch device.
     """
-    images = DATA.load(data)
-    model = build_model(
-        recipe.model.name,
-        num_classes=len(images.class_names),
-        in_channels=images.shape[0],
-        width=recipe.model.width,
-        **{**options_for_size(recipe.model.name, images.shape), **recipe.model.options},
-    ).to(device)
+    model = network_of(recipe.model, data).to(device)
     precision = recipe.precision.on(torch.device(device))
     precision.prepare(model)
     forward = precision.forward(model)
-    x = torch.rand(recipe.batch_size, *images.shape, device=device)
+    x = torch.rand(recipe.batch_size, *DATA.load(data).shape, device=device)
     y = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)
     seconds = math.inf
     for _ in range(3):  # the first one also allocates

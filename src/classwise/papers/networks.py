@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -124,22 +123,32 @@ def architecture(model: ModelSettings, data: str) -> Mapping[str, str | float]:
         model: the network of a recipe.
         data: the data set, which has the shape of the images and the number of classes.
     """
+    return _measured(model.name, model.width, json.dumps(dict(model.options), sort_keys=True), data)
+
+
+def network_of(model: ModelSettings, data: str) -> nn.Module:
+    """Build the network that a training of a recipe has on a data set, with random weights; no image is read."""
+    known = DATA.load(data)
+    options = {**options_for_size(model.name, known.shape), **model.options}
+    classes, channels = len(known.class_names), known.shape[0]
+    return build_model(model.name, num_classes=classes, in_channels=channels, width=model.width, **options)
+
+
+def on_meta(model: ModelSettings, data: str) -> tuple[nn.Module, Tensor]:
+    """The network of a recipe and an image of the data set, without values; its head is a linear layer."""
     options = {key: value for key, value in model.options.items() if key != "head"}
-    return _measured(model.name, model.width, json.dumps(options, sort_keys=True), data)
+    with torch.device("meta"):
+        return network_of(replace(model, options=options), data).eval(), torch.zeros(1, *DATA.load(data).shape)
 
 
 @cache
 def _measured(name: str, width: float, options: str, data: str) -> Mapping[str, str | float]:
     if name not in MODELS:
         return {}
-    known = DATA.load(data)
-    chosen: dict[str, Any] = {**options_for_size(name, known.shape), **json.loads(options)}
-    with torch.device("meta"):
-        classes, channels = len(known.class_names), known.shape[0]
-        network = build_model(name, num_classes=classes, in_channels=channels, width=width, **chosen).eval()
-        if not isinstance(network, Classifier):  # of an installed package
-            return {}
-        maps = _maps(network, torch.empty(1, *known.shape))
+    network, image = on_meta(ModelSettings(name=name, width=width, options=json.loads(options)), data)
+    if not isinstance(network, Classifier):  # of an installed package
+        return {}
+    maps = _maps(network, image)
     (first, seen, out), after = maps[0], maps[1][1] if len(maps) > 1 else 0
     assert isinstance(first, nn.Conv2d)
     pooling = ", pooling" if after < out else ""

@@ -30,12 +30,21 @@ from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
+_WIDEST = 602
+"""Width of the widest drawing in one of two columns, which are 512 pixels wide: at 0.85 of its size."""
 _ITEM = re.compile(r"\w+/[\w.-]+")
 _HIT = re.compile(r'<rect x="([\d.-]+)" y="([\d.-]+)" width="([\d.]+)" height="([\d.]+)" class="hit"/>')
-_OPTIONAL = re.compile("</t[dhr]>")
-"""End tags of cells and rows, which HTML does not require."""
+_OPTIONAL = re.compile("</(?:t[dhr]|li)>")
+"""End tags of cells, rows and list items, which HTML does not require."""
 _SHORT = r'<path d="M\1 \2h\3v\4h-\3z"/>'
 """The area of a hover text in a drawing; as a path without a class, it takes a third less of the page."""
+_CELL = re.compile(
+    r'<g>(<title>[^<]*</title>)<path d="M([\d.]+) ([\d.]+)h([\d.]+)v\4h-\4z" class="(m-heat[\w-]*)"([^>]*)/>'
+    r"((?:<text[^>]*>[^<]*</text>)?)</g>"
+)
+_CELLS = re.compile(f"(?:{_CELL.pattern})+")
+_TEXT = re.compile(r'<text ((?:x="[^"]*" y|transform)="[^"]*")([^>]*)>([^<]*)</text>')
+_TEXTS = re.compile(f"(?:{_TEXT.pattern}){{2,}}")
 
 
 @checked
@@ -108,6 +117,54 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
     }
 
 
+def compact(svg: str) -> str:
+    """Shorten a drawing without changing how it looks.
+
+    Hover areas are paths. The cells of a matrix have whole coordinates, in units of a cell. Labels that follow each
+    other state their common look once.
+    """
+    return _TEXTS.sub(_by_look, _CELLS.sub(_in_units, _HIT.sub(_SHORT, svg)))
+
+
+def _in_units(cells: re.Match[str]) -> str:
+    """The cells of a matrix with their hover texts, a group for each style, followed by their labels."""
+    found = _CELL.findall(cells[0])
+    (left, columns, width), (top, rows, height) = (
+        _places([float(cell[axis]) for cell in found], float(found[0][3])) for axis in (1, 2)
+    )
+    paths: dict[str, str] = {}
+    for column, row, (title, *_, style, look, _) in zip(columns, rows, found, strict=True):
+        paths[style] = f'{paths.get(style, "")}<path d="M{column} {row}h1v1h-1z"{look}>{title}</path>'
+    place = f"translate({left:g} {top:g})scale({width:.6g} {height:.6g})"
+    groups = (f'<g class="{style}" transform="{place}">{drawn}</g>' for style, drawn in paths.items())
+    return "".join([*groups, *(cell[-1] for cell in found)])
+
+
+def _by_look(labels: re.Match[str]) -> str:
+    """Labels that follow each other; those of one look are a group."""
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for place, look, text in _TEXT.findall(labels[0]):
+        alike.setdefault(look, []).append((place, text))
+    drawn = []
+    for look, texts in alike.items():
+        group = look and len(texts) > 1
+        own = "".join(f"<text {place}{'' if group else look}>{text}</text>" for place, text in texts)
+        drawn.append(f"<g{look}>{own}</g>" if group else own)
+    return "".join(drawn)
+
+
+def _places(ends: Sequence[float], side: float) -> tuple[float, list[int], float]:
+    """The smallest coordinate, those of all cells from it in units of a cell, and the unit, about ``side``."""
+    first, last = min(ends), max(ends)
+    unit = (last - first) / max(1, round((last - first) / side)) or side
+    return first, [round((end - first) / unit) for end in ends], unit
+
+
+def _wide(svg: str) -> bool:
+    """Whether a drawing would be too small in one of two columns."""
+    return float(re.findall(r' width="([\d.]+)"', svg)[0]) > _WIDEST
+
+
 def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[str, Any]:
     """Values of the template for an item.
 
@@ -144,7 +201,7 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
                     (table, first(table), printed_parts(table, item.id, result.scale)) for table in result.tables
                 ],
                 "figures": [
-                    (Markup(_HIT.sub(_SHORT, str(checked_svg(figure.svg)))), figure.caption)  # noqa: S704  # checked
+                    (Markup(compact(str(checked_svg(figure.svg)))), figure.caption, _wide(figure.svg))  # noqa: S704  # checked
                     for figure in result.figures
                     if not first(figure.svg)
                 ],

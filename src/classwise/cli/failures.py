@@ -15,7 +15,7 @@ import typer
 
 from classwise.cli.exit_status import ExitStatus
 from classwise.core import interruption
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError
 from classwise.core.installation import Change, changed_package
 from classwise.core.user_code import user_code
 
@@ -50,7 +50,8 @@ def failure(error: BaseException) -> Failure:
         return Failure(ExitStatus.BAD_INPUT, line)
     if isinstance(error, ClasswiseError):
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
-        return Failure(status, str(error))
+        line = str(error)
+        return Failure(status, line.partition("(): ")[2] if isinstance(error, ArgumentError) else line)
     if place is not None:
         return Failure(ExitStatus.USER_CODE, f"{_named(*place)} {_raised(error)}")
     if isinstance(error, _UsageError):

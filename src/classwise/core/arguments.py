@@ -24,7 +24,7 @@ import pydantic
 from classwise.core import limits
 from classwise.core.accepted import Accepted, accepted
 from classwise.core.default_device import default_on_cpu
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ArgumentError, ClasswiseError, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,7 +52,7 @@ def checked(target: F) -> F:
         >>> rate("8")
         Traceback (most recent call last):
             ...
-        classwise.core.errors.ClasswiseError: rate(): share = '8': must be a number from 0 to 1
+        classwise.core.errors.ArgumentError: rate(): share = '8': must be a number from 0 to 1
     """
     if not isinstance(target, type):
         label = target.__qualname__.rpartition("<locals>.")[2].removesuffix(".__init__")
@@ -178,7 +178,7 @@ class Arguments:
             reason = next((cause for cause in causes if isinstance(cause, ClasswiseError)), None)
             if reason is not None:
                 raise reason from None
-            raise ClasswiseError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}") from None
+            raise ArgumentError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}") from None
 
 
 class _Names(dict[str, Any]):

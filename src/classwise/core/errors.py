@@ -59,6 +59,13 @@ class IncompleteError(ClasswiseError):
     """
 
 
+class ArgumentError(ClasswiseError):
+    """A value that an argument of a function does not accept; the message begins with ``FUNCTION(): ``.
+
+    The command line prints the rest, since its options are named after the arguments.
+    """
+
+
 class DataNotFoundError(ClasswiseError):
     """The files of a named data set are in none of the data directories, and could not be downloaded."""
 

@@ -102,7 +102,7 @@ def test_guards_that_were_not_run_are_named(make_audit: MakeAudit, tmp_path: Pat
 
 def test_the_page_of_an_audit_without_guards(make_audit: MakeAudit, tmp_path: Path) -> None:
     text = visible(report(make_audit(guards=GuardReport("off", reason="off")), tmp_path / "a.html"))
-    assert "No evaluation guard was run (guards=off)." in text
+    assert "No evaluation guard was run: the guards are off." in text
 
 
 def test_the_page_of_imported_predictions_mentions_no_guards(make_audit: MakeAudit, tmp_path: Path) -> None:

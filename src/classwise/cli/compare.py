@@ -100,7 +100,7 @@ def compare(
     )
     for gap in getattr(comparison, "gaps", ()):
         console.echo(f"warning: {gap}", err=True)
-    failed = _failed(comparison, thresholds)
+    held = _held(comparison, thresholds)
     files = []
     if exported.export is not None:
         assert isinstance(comparison, cw.Comparison)
@@ -111,16 +111,17 @@ def compare(
         if page is not None:
             cw.report(comparison, page)
         if json:
-            held = {"fail_if": {text: list(changes) for text, changes in failed.items()}} if thresholds else {}
-            console.show_json(comparison_facts(comparison) | held)
+            failed = {text: [name for name, holds in found.items() if holds] for text, found in held.items()}
+            console.show_json(comparison_facts(comparison) | ({"fail_if": failed} if thresholds else {}))
         else:
             console.show_result(comparison)
             for line in ([] if page is None else [f"page: {page}"]) + [f"file: {path}" for path in files]:
                 console.echo(line)
-    for text, changes in failed.items():
-        for name, change in changes.items():
-            console.echo(f"failed: {text} ({name}: {change})", err=True)
-    if any(failed.values()):
+            for line in _lines(comparison, thresholds, held, holds=False):
+                console.echo(f"passed: {line}")
+    for line in _lines(comparison, thresholds, held, holds=True):
+        console.echo(f"failed: {line}", err=True)
+    if any(any(found.values()) for found in held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 
 
@@ -139,15 +140,13 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     return {text: ChangeThreshold.parse(text) for text in texts or ()}
 
 
-def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, str]]:
-    """The changes that meet each condition, in words, by the method's name.
+def _held(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, bool]]:
+    """Whether each condition is true, by the method's name.
 
     Raises:
         IncompleteError: if an audit is incomplete.
         ClasswiseError: for an unknown class or another attack, or if there is no second method.
     """
-    from classwise.reporting.condition_text import change_text
-
     if not thresholds:
         return {}
     assert isinstance(comparison, cw.Comparison)
@@ -155,9 +154,26 @@ def _failed(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThres
     if not others:
         raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
     return {
-        text: {name: change_text(comparison, name, threshold) for name in others if threshold.holds(comparison, name)}
-        for text, threshold in thresholds.items()
+        text: {name: threshold.holds(comparison, name) for name in others} for text, threshold in thresholds.items()
     }
+
+
+def _lines(
+    comparison: Comparison | Crossing,
+    thresholds: dict[str, ChangeThreshold],
+    held: dict[str, dict[str, bool]],
+    *,
+    holds: bool,
+) -> list[str]:
+    """The conditions that are true, or those that are not, with the method and its change."""
+    from classwise.reporting.condition_text import change_text
+
+    return [
+        f"{text} ({name}: {change_text(comparison, name, thresholds[text])})"
+        for text, found in held.items()
+        for name in found
+        if found[name] is holds and isinstance(comparison, cw.Comparison)
+    ]
 
 
 def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def run_guards(
     omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
     if len(probe) < images:
         found |= {
-            name: Undecided(f"{result.reason} in the sample; guards=full takes up to {SAMPLE}")
+            name: Undecided(f"{result.reason} in the sample; the mode full of the guards takes up to {SAMPLE}")
             for name, result in found.items()
             if isinstance(result, Undecided) and GUARDS[name].reads_of(evidence) != "outcomes"
         }

@@ -64,9 +64,9 @@ class GuardReport:
         if not self.reason:
             return ""
         if self.reason == "off":
-            return "No evaluation guard was run (guards=off)."
+            return "No evaluation guard was run: the guards are off."
         names = ", ".join(self.not_run)
         if self.reason == "time":
             return f"Guards that were not run because of the time limit: {names}."
         limit = f"they exceed {100 * SHARE:g} % of the passes of the attacks"
-        return f"Guards that were not run because {limit}: {names}; guards=full runs all."
+        return f"Guards that were not run because {limit}: {names}; the mode full of the guards runs all."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -200,6 +201,27 @@ def test_the_workflows_of_the_project() -> None:
         assert set(re.findall(r"^make ([\w-]+)", "\n".join(scripts), re.MULTILINE)) <= known
     assert set(WORKFLOWS["release"][True]) == {"workflow_dispatch"}  # YAML 1.1 reads the key ``on`` as true
     assert WORKFLOWS["release"]["jobs"]["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+
+
+POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+"""Modules that Windows does not have."""
+
+
+def test_the_job_on_windows_can_import_its_tests() -> None:
+    """A module that fails to import ends pytest before the first test."""
+    (command,) = (
+        step["run"] for step in WORKFLOWS["ci"]["jobs"]["systems"]["steps"] if "pytest" in step.get("run", "")
+    )
+    ignored = {ROOT / folder for folder in re.findall(r"--ignore (\S+)", command)}
+    needed = []
+    for file in (path for folder in ("tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if POSIX & {*names} and not ignored & {*file.parents}:
+                needed.append((file.name, names))
+    assert needed == []
+    assert len(ignored) == 2
 
 
 @pytest.mark.parametrize(

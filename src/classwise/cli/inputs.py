@@ -38,8 +38,7 @@ class ModelSource:
         typer.Argument(
             metavar="MODEL",
             help="A run folder, a weights file that names its model, a zoo name, hf:FOLDER_OR_ID, timm:NAME, "
-            "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable; for audit, also a "
-            "folder of the runs of several seeds.",
+            "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable.",
         ),
     ]
     weights: Annotated[
@@ -257,6 +256,16 @@ class DataSource(ImageSource):
         return open_data(source, seed=seed, **options)
 
 
+def attack_option(default: str) -> Any:
+    """The option ``--attack``, with a description of its default."""
+    return typer.Option(
+        "--attack",
+        metavar="[LABEL=]SPEC",
+        help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
+        show_default=default,
+    )
+
+
 @dataclass(frozen=True)
 class AttackSelection:
     """Options of the attacks, their seed, precision and device.
@@ -266,15 +275,7 @@ class AttackSelection:
     """
 
     panel: ClassVar[str] = ATTACK
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--attack",
-            metavar="[LABEL=]SPEC",
-            help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
-            show_default="the suite of the threat",
-        ),
-    ] = None
+    attack: Annotated[list[str] | None, attack_option("the suite of the threat")] = None
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Seed of the attacks and of --subset.", rich_help_panel=COMPUTE)
     ] = 0

@@ -89,9 +89,9 @@ class ModelSource:
             return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
-    def folder(self, run: cw.Run | None, room: str, name: str) -> Path:
+    def folder(self, run: cw.Run | None, place: str, name: str) -> Path:
         """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""
-        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / room / name
+        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / place / name
 
     def seed_runs(self) -> list[cw.Run]:
         """The runs in a folder of seeds; empty for anything else."""

@@ -83,9 +83,10 @@ test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core
 
-# With the packages of the extras; writes what they loaded, with versions.
-test-integrations: $(INSTALLED) $(INTEGRATIONS)
+# With the packages of the extras; writes what they loaded, with versions. Then attacks beside those of other libraries.
+test-integrations: $(INSTALLED) $(INTEGRATIONS) $(PEERS)
 	OMP_NUM_THREADS=1 COMPATIBILITY=docs/reference/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(foreach name,peers apgd minimal external,tests/attacks/test_$(name).py)
 
 # What pip would install for each extra; torch must stay. Asks the package index, installs nothing.
 test-extras: $(INSTALLED)

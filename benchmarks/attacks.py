@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
@@ -53,6 +52,8 @@ def _status(name: str) -> float:
     """A field of ``/proc/self/status`` in MiB; on systems without that file, the peak resident set size."""
     status = Path("/proc/self/status")
     if not status.exists():
+        import resource  # Windows has no such module
+
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     line = next(line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
     return int(line.split()[1]) / 1024

@@ -6,7 +6,6 @@ import io
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import tarfile
@@ -132,6 +131,8 @@ LOADED, STREAMED, SHARDS = (list(CASES)[number] for number in (1, 3, 4))
 
 def _measure(case: str, folder: str, result: str) -> None:
     """Write seconds and the growth of the peak memory in MiB; runs in a process of its own."""
+    import resource  # Windows has no such module
+
     _audited(Path(folder) / "few", _loaded)  # imports, and the buffers of the network
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = CASES[case](Path(folder) / "all")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -29,7 +30,7 @@ AUDIT = [
 
 
 STUB = """#!/bin/sh
-case "$2" in pip) echo "$@" > pip.txt ;; *) exec %s "$@" ;; esac
+case "$2" in pip) echo "$@" >> pip.txt ;; *) exec %s "$@" ;; esac
 """
 """A Python interpreter that installs nothing."""
 
@@ -89,13 +90,15 @@ def test_the_action_has_the_form_of_a_composite_action() -> None:
         assert subprocess.run(["bash", "-n", "-c", step["run"]], check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("extras", "requirement"), [("", ROOT), ("timm,hf", f"{ROOT}[timm,hf]")])
-def test_the_step_that_installs(tmp_path: Path, extras: str, requirement: object) -> None:
+@pytest.mark.parametrize("extras", ["", "timm,robustbench"])
+def test_the_step_that_installs(tmp_path: Path, extras: str) -> None:
+    """Extras are installed beside the pinned torch, and not constrained: some require other versions."""
     python = executable(tmp_path / "python", STUB % sys.executable)
     assert bash(STEPS[0], tmp_path, python=str(python), extras=extras).returncode == 0
-    words = (tmp_path / "pip.txt").read_text(encoding="utf-8").split()
-    assert words == ["-m", "pip", "install", "--constraint", f"{ROOT}/constraints.txt", str(requirement)]
-    assert (ROOT / "constraints.txt").is_file()
+    (torch_pin,) = re.findall(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    expected = [f"-m pip install --constraint {ROOT}/constraints.txt {ROOT}"]
+    expected += [f"-m pip install {ROOT}[{extras}] {torch_pin}"] if extras else []
+    assert (tmp_path / "pip.txt").read_text(encoding="utf-8").splitlines() == expected
 
 
 def workflow(name: str, job: str) -> list[dict[str, Any]]:
@@ -200,6 +203,46 @@ def test_the_workflows_of_the_project() -> None:
         assert set(re.findall(r"^make ([\w-]+)", "\n".join(scripts), re.MULTILINE)) <= known
     assert set(WORKFLOWS["release"][True]) == {"workflow_dispatch"}  # YAML 1.1 reads the key ``on`` as true
     assert WORKFLOWS["release"]["jobs"]["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
+
+
+POSIX = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+"""Modules that Windows does not have."""
+
+
+def test_the_job_on_windows_can_import_its_tests() -> None:
+    """A module that fails to import ends pytest before the first test."""
+    (command,) = (
+        step["run"] for step in WORKFLOWS["ci"]["jobs"]["systems"]["steps"] if "pytest" in step.get("run", "")
+    )
+    ignored = {ROOT / folder for folder in re.findall(r"--ignore (\S+)", command)}
+    needed = []
+    for file in (path for folder in ("tests", "tools", "benchmarks") for path in (ROOT / folder).rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if POSIX & {*names} and not ignored & {*file.parents}:
+                needed.append((file.name, names))
+    assert needed == []
+    assert len(ignored) == 2
+
+
+def test_a_release_has_absolute_links_in_its_readme(tmp_path: Path) -> None:
+    """On PyPI the links that are relative here point to the files of the tag, images to their bytes."""
+    (script,) = (
+        step["run"] for step in WORKFLOWS["release"]["jobs"]["build"]["steps"] if "links" in step.get("name", "")
+    )
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (tmp_path / "README.md").write_text(text, encoding="utf-8")
+    about = {"GITHUB_SERVER_URL": "https://host", "GITHUB_REPOSITORY": "me/it", "GITHUB_REF_NAME": "v1.2.0"}
+    assert run_script(script, tmp_path, **about).returncode == 0
+    changed = (tmp_path / "README.md").read_text(encoding="utf-8")
+    target = re.compile(r'(?:\]\(|src=\"|srcset=\")([^)"]+)')
+    links, absolute = target.findall(text), target.findall(changed)
+    assert len(links) == len(absolute) > 20
+    for link, found in zip(links, absolute, strict=True):
+        kind = "raw" if link.endswith(".png") else "blob"
+        assert found == (link if ":" in link else f"https://host/me/it/{kind}/v1.2.0/{link}")
+    assert target.sub("", changed) == target.sub("", text)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The oldest versions that are tested are the ones that are promised."""
+"""The versions that pages state are those that are tested."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "docs" / "reference"
 
 
 def test_each_lower_bound_is_tested() -> None:
@@ -17,3 +20,17 @@ def test_each_lower_bound_is_tested() -> None:
     bounds = [*project["project"]["dependencies"], *project["dependency-groups"]["test"]]
     for name, bound in (bound.lower().split(">=") for bound in bounds):
         assert re.fullmatch(rf"{re.escape(bound)}(\.0)*", tested[name]), name
+
+
+@pytest.mark.parametrize("page", ["reference/interoperability.md", "explanation/validation.md"])
+def test_versions_on_pages_are_those_of_the_tests(page: str) -> None:
+    pins = re.findall(r"^([\w-]+)==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    used = re.findall(
+        r" \| ([\w-]+) ([\d.]+) \|$", (REFERENCE / "compatibility.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    tested = dict(pins) | dict(used) | {"ART": dict(pins)["adversarial-robustness-toolbox"]}
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").partition("\nSources: ")[0]  # READMEs that were read
+    stated = re.findall(r"\b([\w-]+) (\d+\.\d+\.\d+)\b", text)
+    compared = [(name, version) for name, version in stated if name in tested]
+    assert len(compared) > 3
+    assert [(name, version) for name, version in compared if version != tested[name]] == []

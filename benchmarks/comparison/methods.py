@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
@@ -20,6 +19,7 @@ import torch
 from benchmarks.tables import conditions
 from classwise.auditing.run.options import AuditOptions
 from classwise.core.errors import ClasswiseError
+from classwise.core.ownership import lock
 from classwise.core.progress import NullProgress
 from classwise.core.storage import write_text
 from classwise.data import Images, load_data
@@ -98,7 +98,7 @@ class Workspace:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                lock(file.fileno(), wait=wait)
             except BlockingIOError:
                 yield False
                 return

@@ -78,3 +78,10 @@ def test_help_all_adds_the_advanced_panels_behind_the_common_ones(classwise: Cla
     assert re.search(r"--split NAME .* \[test\]$", said, re.MULTILINE)
     assert re.search(r"--data DATA .* \[the data of the run\]$", said, re.MULTILINE)
     assert "early-stop]" in complete
+
+
+@pytest.mark.parametrize(("name", "default"), [("corruptions", "none"), ("curve", "the suite of the threat")])
+def test_shared_options_are_described_for_their_command(name: str, default: str, classwise: Classwise) -> None:
+    said = " ".join(classwise(name, "--help").out.split())
+    assert re.search(rf"--attack \[LABEL=\]SPEC [^\[]*\[{default}\]", said)
+    assert "several seeds" not in said, "only audit accepts a folder of seeds"

@@ -14,6 +14,7 @@ from classwise.core.errors import LONGEST, ClasswiseError, one_line
 from classwise.core.registry import Registry
 from classwise.core.threat import Threat
 from classwise.data import DATA
+from classwise.models.loading.sources import SOURCES
 from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SELECTIONS
 
 
@@ -148,3 +149,8 @@ def test_security_names_each_limit() -> None:
                   limits.FOLDER_ENTRIES, limits.TENSORS, limits.RADIUS, limits.MODEL_DEPTH):  # fmt: skip
         assert f"{value:,}" in text, value
     assert f"{limits.EXPANSION} times" in text
+
+
+def test_security_names_each_source_of_models() -> None:
+    text = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    assert [source for source in SOURCES if f"`{source}:`" not in text and f".{source}`" not in text] == []

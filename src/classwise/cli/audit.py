@@ -153,6 +153,8 @@ def audit(
 ) -> None:
     """Report robust accuracy per class under attack.
 
+    MODEL may also be a folder of the runs of several seeds.
+
     \b
     Examples:
         classwise audit runs/cfa

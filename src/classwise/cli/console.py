@@ -45,7 +45,7 @@ def open_streams() -> None:
 
 
 def flush_or_discard(stream: TextIO) -> None:
-    """Flush a stream; if its reader is gone, discard the buffer, so that the interpreter does not retry at exit."""
+    """Flush a stream; if its reader closed it, discard the buffer, so that the interpreter does not retry at exit."""
     try:
         stream.flush()
     except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 
 from classwise.cli import console
 from classwise.cli.help import DATA
-from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, threat_of
+from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, attack_option, threat_of
 from classwise.cli.options import Json, Resume, Threat, check_device, grouped, out_option
 
 if TYPE_CHECKING:
@@ -19,11 +20,18 @@ MOST_CLASSES = 12
 """Largest number of classes whose columns are printed."""
 
 
+@dataclass(frozen=True)
+class AttackOnCorrupted(AttackSelection):
+    """The same options, without a default suite."""
+
+    attack: Annotated[list[str] | None, attack_option("none")] = None
+
+
 @grouped
 def corruptions(
     model: ModelSource,
     data: ImageSource,
-    attacks: AttackSelection,
+    attacks: AttackOnCorrupted,
     *,
     corruption: Annotated[
         list[str] | None,

@@ -38,8 +38,7 @@ class ModelSource:
         typer.Argument(
             metavar="MODEL",
             help="A run folder, a weights file that names its model, a zoo name, hf:FOLDER_OR_ID, timm:NAME, "
-            "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable; for audit, also a "
-            "folder of the runs of several seeds.",
+            "torchvision:NAME, robustbench:NAME/DATA/THREAT, FILE.onnx, or package.module:callable.",
         ),
     ]
     weights: Annotated[
@@ -90,9 +89,9 @@ class ModelSource:
             return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
-    def folder(self, run: cw.Run | None, room: str, name: str) -> Path:
+    def folder(self, run: cw.Run | None, place: str, name: str) -> Path:
         """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""
-        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / room / name
+        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / place / name
 
     def seed_runs(self) -> list[cw.Run]:
         """The runs in a folder of seeds; empty for anything else."""
@@ -257,6 +256,16 @@ class DataSource(ImageSource):
         return open_data(source, seed=seed, **options)
 
 
+def attack_option(default: str) -> Any:
+    """The option ``--attack``, with a description of its default."""
+    return typer.Option(
+        "--attack",
+        metavar="[LABEL=]SPEC",
+        help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
+        show_default=default,
+    )
+
+
 @dataclass(frozen=True)
 class AttackSelection:
     """Options of the attacks, their seed, precision and device.
@@ -266,15 +275,7 @@ class AttackSelection:
     """
 
     panel: ClassVar[str] = ATTACK
-    attack: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--attack",
-            metavar="[LABEL=]SPEC",
-            help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
-            show_default="the suite of the threat",
-        ),
-    ] = None
+    attack: Annotated[list[str] | None, attack_option("the suite of the threat")] = None
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Seed of the attacks and of --subset.", rich_help_panel=COMPUTE)
     ] = 0

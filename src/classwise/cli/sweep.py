@@ -189,7 +189,7 @@ def collect(
 
 @contextlib.contextmanager
 def _resumable(folder: Path) -> Iterator[Progress]:
-    """Context of running cells: shows the progress, and says how to continue after an interruption."""
+    """Context of running cells: shows the progress, and states how to continue after an interruption."""
     with console.resumable(f"continue with classwise sweep resume {folder}"), console.progress() as listener:
         yield listener
 

@@ -1,7 +1,7 @@
 """Atomic writes, and checksums that detect later damage.
 
 A file is written under a temporary name in its folder, synced, and renamed (`replacing`). The writing process locks
-its temporary file, so that a later start removes the files of dead processes only.
+its temporary file, so that a later start removes the files of ended processes only.
 
 Checksums: every folder of a run or an audit has a ``checksums.txt`` with a line ``SHA-256  NAME`` for each version
 of each file written there. The line is appended and synced *before* the rename, and a file is valid if any of its
@@ -195,7 +195,7 @@ def is_unused(folder: Path, early: Sequence[str] = (), *, beside: Sequence[str] 
 
 
 def remove_stale_temporaries(folder: Path) -> None:
-    """Remove the temporary files of dead processes in a folder and its subfolders.
+    """Remove the temporary files of ended processes in a folder and its subfolders.
 
     Locked files are not removed, since a running process writes them. Neither are recent files of another machine,
     because some network file systems do not share locks.

@@ -46,8 +46,8 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: Count, a
 
     Each end is mean +- sqrt(H^2 + E). H is the reach for new images and these runs (`classwise.stats.crossed`), E what
     new runs add. With one run, E is 0: the interval is Clopper and Pearson's, for new images only. With two runs it is
-    valid and wide, since one degree of freedom says little about the spread of runs. Simulated coverages are in
-    docs/results/interval-coverage.md. Runs that fail rarely are not covered.
+    valid and wide, since one degree of freedom gives little information about the spread of runs. Simulated coverages
+    are in docs/results/interval-coverage.md. Runs that fail rarely are not covered.
 
     For the overall accuracy, pass zeros as labels and ``num_classes=1``.
 

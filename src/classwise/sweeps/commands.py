@@ -148,7 +148,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _launcher() -> list[str]:
-    """A Python program that starts a command, so that the command gets SIGTERM when its parent dies."""
+    """A Python program that starts a command, so that the command gets SIGTERM when its parent ends."""
     if sys.platform == "win32":
         return []
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]

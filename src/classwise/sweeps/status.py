@@ -69,7 +69,7 @@ class CellStatus:
 
 @checked
 def sweep_status(folder: str | Path) -> list[CellStatus]:
-    """Read the status of every cell of a sweep, while it runs or afterwards, on any machine that sees the folder.
+    """Read the status of every cell of a sweep, while it runs or afterwards, on any machine that can read the folder.
 
     Args:
         folder: the folder of the sweep.

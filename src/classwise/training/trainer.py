@@ -258,7 +258,7 @@ class Trainer:
             self.run.note_environment(not_compiled=reason)
 
     def _graphs_decided(self, reason: str) -> None:
-        """Note in the log and in the environment whether training steps are CUDA graphs; if not, ``reason`` says why.
+        """Note in the log and in the environment whether training steps are CUDA graphs; if not, ``reason`` states why.
 
         Raises:
             ClasswiseError: if they are not, with ``precision.graphs = on``.

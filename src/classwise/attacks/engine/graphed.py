@@ -35,7 +35,7 @@ class GraphUse:
     """Whether one engine computes the steps of its attacks as CUDA graphs.
 
     Args:
-        precision: ``graphs`` says whether graphs are wanted.
+        precision: ``graphs`` states whether graphs are wanted.
         device: where the engine is.
 
     Raises:

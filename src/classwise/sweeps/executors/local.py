@@ -29,10 +29,10 @@ class Local(Executor):
 
     Args:
         workers: number of tasks that run at once.
-        gpus: GPUs of each task, selected by ``CUDA_VISIBLE_DEVICES`` from those that this process sees.
+        gpus: GPUs of each task, selected by ``CUDA_VISIBLE_DEVICES`` from those that are visible to this process.
 
     Raises:
-        ClasswiseError: if ``workers`` is not positive, or this process sees too few GPUs.
+        ClasswiseError: if ``workers`` is not positive, or too few GPUs are visible to this process.
 
     Example:
         >>> import tempfile

@@ -32,7 +32,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 
 @dataclass(frozen=True)
 class Ray(Executor):
-    """Runs each task as a Ray task, which Ray repeats if its worker or its node dies; extra ``ray``.
+    """Runs each task as a Ray task, which Ray repeats if its worker or its node fails; extra ``ray``.
 
     All nodes see the folders of the tasks under the same path and have the same version of classwise. An existing
     connection to Ray is used and left open.

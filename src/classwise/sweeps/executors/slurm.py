@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 class Slurm(Executor):
     """Runs each task as an element of a job array, submitted through submitit; extra ``slurm``.
 
-    A job that is preempted, reaches its time limit, or whose node dies is requeued, and continues its task. A job of
+    A job that is preempted, reaches its time limit, or whose node fails is requeued, and continues its task. A job of
     which a process was killed is not: its task has failed. All nodes see the folders of the tasks under the same path.
     Tasks have as many threads as their jobs have CPUs (``cpus_per_task``). More than `ARRAY_SIZE` tasks are submitted
     in several arrays, one after the other.

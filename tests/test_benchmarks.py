@@ -34,11 +34,11 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
 from classwise.data import load_data
 from classwise.data.images import Images
-from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.sweeps.executors.local import Local

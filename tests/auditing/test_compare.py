@@ -14,6 +14,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.sources import audits_in, training_seed
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board.board import board
 from classwise.reporting.comparison_tables import measure_table
@@ -396,8 +397,9 @@ def test_incomplete_audits_have_bounds_only() -> None:
     # Whatever the missing rows say, the truth lies between the bounds.
     assert row["worst_low"] <= two.by_attack["worst"]["all"] <= row["worst_high"]
     # Attacks that are whole still compare, with a note.
-    (note,) = compare({"a": one, "b": part}, attack="pgd").notes
-    assert "incomplete under attacks that are not compared" in note
+    incomplete, objectives = compare({"a": one, "b": part}, attack="pgd").notes
+    assert "incomplete under attacks that are not compared" in incomplete
+    assert objectives == CROSS_ENTROPY
     with pytest.raises(ClasswiseError, match="across requires complete audits"):
         compare({"a": one, "b": part}, across="threat", allow_incomplete=True)
 

@@ -16,10 +16,10 @@ import classwise as cw
 from classwise.attacks import suites
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
+from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.cli import console
 from classwise.data import loading
 from classwise.models import build_model, save_weights
-from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.testing import assert_robust
 
 from ..data.test_encoded import folder

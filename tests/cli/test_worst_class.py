@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from classwise.auditing.run.suite import CROSS_ENTROPY
+
 from .conftest import Classwise
 
 FAST = [
@@ -32,6 +34,15 @@ def test_the_answer_and_what_is_guaranteed(classwise: Classwise, run_folder: Pat
     assert facts["passes"] <= 1.01 * facts["full_audit_passes"]
     assert sum(row["n"] for row in facts["classes"].values()) == 150
     assert not (run_folder / "audits").exists()
+    assert CROSS_ENTROPY not in said.out
+
+
+def test_attacks_on_the_cross_entropy_only_are_named(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    said = classwise("worst-class", run_folder, "--attack=pgd:steps=1", "--subset=50", f"--html={page}")
+    assert said.status == 0, said.err
+    assert CROSS_ENTROPY in said.out
+    assert CROSS_ENTROPY in page.read_text(encoding="utf-8")
 
 
 def test_how_sure_and_how_near(classwise: Classwise, run_folder: Path) -> None:

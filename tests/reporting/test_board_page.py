@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import classwise as cw
+from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.pages.board import MAX_ROWS, columns
-from classwise.reporting.sentences import CROSS_ENTROPY
 
 from .test_board import audit_of, published, with_meta
 from .test_pages import Page

@@ -39,6 +39,9 @@ def adjust_logits(
 
     The constants are fitted on the validation split of the run and saved in the bias of the last layer.
 
+    The cross-fitted accuracies are means over folds, each attacked under constants fitted on the others. Their
+    intervals are approximate for the saved constants: audit the written weights on other images.
+
     \b
     Example:
         classwise adjust-logits runs/at

@@ -13,7 +13,7 @@ import numpy as np
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.suite import cross_entropy_only
+from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.stats import metric_intervals
@@ -22,11 +22,6 @@ from classwise.stats.intervals import Estimate, wilson
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import above_any
 
-CROSS_ENTROPY = (
-    "Only attacks on the cross-entropy were run; under margin or targeted attacks (Linf), 10 of 36 models had another "
-    "worst class and all had a lower worst-class accuracy (docs/results/named-class.md)."
-)
-"""What is known about the worst class of an audit without any other attack."""
 CLEAN_SHARE = 0.5
 """Smallest share of clean errors among the errors of the worst class at which the headline reports clean accuracy."""
 

@@ -16,6 +16,7 @@ from classwise.auditing.compare.comparability import Named, check_alike, check_r
 from classwise.auditing.compare.sources import distillation_notes, teacher_of, training_seed
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
@@ -219,7 +220,7 @@ class Comparison(RichDisplay):
 
     @cached_property
     def notes(self) -> tuple[str, ...]:
-        """Sentences on fields whose agreement was not checked, or that differ."""
+        """Sentences on fields whose agreement was not checked, or that differ, and on the objectives of the attacks."""
         audits = [audit for runs in self.audits.values() for audit in runs]
         notes = []
         if len(audits) > 1 and (fields := unstated(audits, self.attack)):
@@ -229,6 +230,10 @@ class Comparison(RichDisplay):
         kinds = {json.dumps(dict(audit.outcomes.meta.precision), sort_keys=True) for audit in audits}
         if self.attack != CLEAN and len(kinds) > 1:
             notes.append("The audits computed gradients at different precisions.")
+        metas = [audit.outcomes.meta for audit in audits]
+        ran = ({label: meta.attacks[label] for label in meta.applicable} for meta in metas)
+        if self.attack != CLEAN and all(map(cross_entropy_only, ran)):
+            notes.append(CROSS_ENTROPY)
         return (*notes, *seed_notes(audits, self.attack), *distillation_notes(self.teachers))
 
     @cached_property

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.run.suite import cross_entropy_only
+from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.core.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
@@ -16,7 +16,6 @@ from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
-from classwise.reporting.sentences import CROSS_ENTROPY
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import markup, render
 from classwise.reporting.viewer.links import viewer_link

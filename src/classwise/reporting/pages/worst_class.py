@@ -9,7 +9,7 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import search_settings
-from classwise.reporting.sentences import Headline
+from classwise.reporting.sentences import Headline, objective_caveat
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup, render
@@ -42,6 +42,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
             f"{result.these_images}, {formatting.span(*verdict.new_images)}\u00a0% of new images."
         ),
         "guarantee": formatting.sentence(result.sentence),
+        "caveat": objective_caveat(result.meta),
         "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
         "caption": (
             f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."

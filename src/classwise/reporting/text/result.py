@@ -15,6 +15,7 @@ from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.pages.curve import radius_table
+from classwise.reporting.sentences import objective_caveat
 from classwise.reporting.text.audit import audit_parts
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable, in_unit, interval, joined, percent, spanned_rows
@@ -98,6 +99,8 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
     yield f"{what}: {result.worst}, {at} of {result.these_images}; new images {new}"
     yield f"in brackets: {formatting.lowest_interval_name(verdict.alpha)}"
     yield f"guarantee: {result.sentence}"
+    if caveat := objective_caveat(result.meta):
+        yield f"note: {caveat}"
     if verdict.unsettled:
         images = "1 image" if verdict.unsettled == 1 else f"{verdict.unsettled:,} images"
         yield f"unsettled: {images} that only a full audit would attack with every attack"

@@ -50,8 +50,11 @@ class LogitAdjustment:
         classes: a row per class with its label, class, n, adjustment and robust accuracy on the validation split:
             ``before`` without constants; ``fitted`` with those of the file, too high, since the same images chose
             them; ``robust`` cross-fitted, so that no image is attacked under constants that it chose (NaN without
-            folds); ``before_low``, ``before_high``, ``robust_low`` and ``robust_high`` cover all classes
-            simultaneously at 95 %, for new images and the given constants.
+            folds). ``before_low`` and ``before_high`` cover all classes simultaneously at 95 %, for new images.
+            ``robust_low`` and ``robust_high`` are the same intervals of the counts added over the folds: for the mean
+            accuracy under the constants of the folds, not for those of the file. They are approximate for both, and
+            too short for those of the file where some classes have few images or small changes of a constant move
+            many images.
         rounds: a row per round and class: robust accuracy on the validation split and the constant, both before the
             update of the round; the rows of the last round are those of the saved model.
     """

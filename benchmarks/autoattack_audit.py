@@ -67,14 +67,15 @@ def measured(
     options: dict[str, Any] = {"precision": precision, "max_time": limit, "guards": "off", "progress": clock}
     result = audit(model, data, "Linf:8/255", attacks, out=out, resume=resume, **options)
     ends = [*(began for began, _ in clock.starts.values()), time.perf_counter()][1:]
-    table_rows = [
-        {"attack": name, "attacked": total, "seconds": end - began}
-        for (name, (began, total)), end in zip(clock.starts.items(), ends, strict=True)
-    ]
+    timed = {name: (total, end - began) for (name, (began, total)), end in zip(clock.starts.items(), ends, strict=True)}
     frame, missing = result.outcomes.frame, result.outcomes.missing
-    for row in table_rows:
-        correct = frame[frame["attack"] == row["attack"]]["correct"]
-        row["robust"] = None if row["attack"] in missing else int(correct.sum())  # unknown if the limit was reached
+    table_rows = []
+    for name in result.outcomes.meta.applicable:
+        if name in timed or name not in missing:  # run by this call or an earlier one
+            attacked, seconds = timed.get(name, (0, 0.0))
+            correct = frame[frame["attack"] == name]["correct"]
+            robust = None if name in missing else int(correct.sum())  # unknown if the limit was reached
+            table_rows.append({"attack": name, "attacked": attacked, "robust": robust, "seconds": seconds})
     return result, {
         "attacks": table_rows,
         "seconds": time.perf_counter() - begun,

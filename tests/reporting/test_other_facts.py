@@ -175,7 +175,9 @@ def test_the_terminal_output_of_a_worst_class_search(
     names = CLASSES[:number]
     columns = {"n": 10, "clean": 0.9, "first": 0.8, "estimate": shares, "low": 0.1, "high": 0.2, "unsettled": 0}
     table = pd.DataFrame({**columns, "may_be_worst": np.isin(range(number), possibly)}, index=pd.Index(names))
-    meta = SimpleNamespace(applicable=("clean", "pgd"), model="net", threat="Linf:0.1")
+    meta = SimpleNamespace(
+        applicable=("clean", "pgd"), attacks={"clean": None, "pgd": None}, model="net", threat="Linf:0.1"
+    )
     result: Any = SimpleNamespace(
         by_class=table,
         verdict=verdict,

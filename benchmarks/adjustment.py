@@ -31,7 +31,7 @@ FITS = {
     "apgd-t": "apgd-t:steps=10,targets=3",
 }
 """The attacks that fit the constants."""
-ATTACKS = ["pgd:steps=20", "apgd-ce", "apgd-t"]
+ATTACKS = ("pgd:steps=20", "apgd-ce", "apgd-t")
 """The attacks of the audits, as a cascade."""
 
 
@@ -51,11 +51,11 @@ def adjusted(run: Run, which: str, attack: str, out: Path, device: str) -> Path:
     return out
 
 
-def audited(weights: Path, data: Images, out: Path, device: str, limit: float) -> Audit:
+def audited(weights: Path, data: Images, attacks: Sequence[str], out: Path, device: str, limit: float) -> Audit:
     """The audit of the weights, which the same command continues."""
-    model = load_model(str(weights), device=device)
+    model, suite = load_model(str(weights), device=device), list(attacks)
     return audit(
-        model, data, "Linf:8/255", ATTACKS, out=out, resume=out.is_dir(), guards="off", max_time=limit, progress=Lines()
+        model, data, "Linf:8/255", suite, out=out, resume=out.is_dir(), guards="off", max_time=limit, progress=Lines()
     )
 
 
@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", default="cifar10", help="a data set's name or file [%(default)s]")
     parser.add_argument("--classes", nargs="+", required=True, metavar="CLASS", help="names of the classes to attack")
     parser.add_argument("--images", type=int, default=1000, metavar="N", help="of each class [%(default)s]")
+    parser.add_argument("--attacks", nargs="+", default=ATTACKS, metavar="ATTACK", help="a cascade [%(default)s]")
     parser.add_argument("--device", default="cpu", help="[%(default)s]")
     parser.add_argument("--max-time", type=float, default=float("inf"), metavar="S", help="of each audit")
     parser.add_argument("--out", type=Path, required=True)
@@ -85,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             path = given.out / f"{folder.name}-{name}.safetensors"
             weights[name] = adjusted(run, given.which, attack, path, given.device)
         audits = {
-            name: audited(path, data, given.out / f"{folder.name}-{name}", given.device, given.max_time)
+            name: audited(path, data, given.attacks, given.out / f"{folder.name}-{name}", given.device, given.max_time)
             for name, path in weights.items()
         }
         for name, result in audits.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from classwise.data.images import Images
 from classwise.models import build_model
+from classwise.training.folder import Run
+from classwise.training.train import train
 
 
 def test_the_users_network_computes_the_logits_of_the_zoo() -> None:
@@ -116,21 +119,36 @@ def test_a_quick_run_of_the_users_network_has_the_first_stages(monkeypatch: pyte
     ]
 
 
-def test_an_audit_of_a_checkpoint_is_timed_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = tmp_path / "weights.safetensors"
+def test_audits_of_a_checkpoint_are_timed_and_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An audit that has ended keeps its times."""
+    weights, file = tmp_path / "weights.safetensors", tmp_path / "out" / "autoattack.json"
     save_file(build_model("lenet", num_classes=10, in_channels=1).state_dict(), weights)
-    words = [str(weights), "digits", "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
-    words += ["--images", "8", "--attacks", "fgsm", "apgd-ce:steps=2"]
-    for resumed in (False, True):
-        autoattack_audit.main(words)
-        table = capsys.readouterr().out
-        assert re.search(r"\| 8 \| apgd-ce \| \d \| \d \| \d+\.\d \|", table)
-        found = json.loads((tmp_path / "out" / "autoattack.json").read_text())["weights-8-auto-compile-auto"]
-        assert found["resumed"] == resumed
-        assert found["complete"]
-    autoattack_audit.main([*words[:-5], "--images", "4", "--attacks", "fgsm"])
-    folders = {"weights-4-auto-compile-auto", "weights-8-auto-compile-auto"}
-    assert json.loads((tmp_path / "out" / "autoattack.json").read_text()).keys() == folders
+    words = ["digits", "--weights", str(weights), "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
+    words += ["--attacks", "fgsm", "apgd-ce:steps=2", "--images"]
+    autoattack_audit.main([*words, "8", "--max-time", "1e-9"])
+    assert "until the limit" in capsys.readouterr().out
+    autoattack_audit.main([*words, "8"])
+    assert re.search(r"\| 8 \| auto \| apgd-ce \| \d \| \d \| \d+\.\d \|", capsys.readouterr().out)
+    found = json.loads(file.read_text())
+    ended = found["weights-8-auto-compile-auto"]
+    assert (ended["resumed"], ended["complete"]) == (True, True)
+    autoattack_audit.main([*words, "4", "8", "--compile", "auto", "off"])
+    names = ["4-auto-compile-auto", "4-auto-compile-off", "8-auto-compile-auto", "8-auto-compile-off"]
+    later = json.loads(file.read_text())
+    assert sorted(later) == [f"weights-{name}" for name in names]
+    assert later["weights-8-auto-compile-auto"] == ended
+
+
+def test_without_weights_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autoattack_audit, "train", partial(train, epochs=1, batch_size=256))
+    words = ["digits", "--model", "lenet", "--width", "0.2", "--device", "cpu", "--out", str(tmp_path)]
+    for images in ("4", "6"):
+        autoattack_audit.main([*words, "--attacks", "fgsm", "--images", images])
+    assert sorted(json.loads((tmp_path / "autoattack.json").read_text())) == [
+        "last-4-auto-compile-auto",
+        "last-6-auto-compile-auto",
+    ]
+    assert Run.open(tmp_path / "at").recipe.precision.dtype in ("bfloat16", "float32")
 
 
 def test_accuracies_that_the_time_limit_left_unknown_are_not_stated(
@@ -138,8 +156,8 @@ def test_accuracies_that_the_time_limit_left_unknown_are_not_stated(
 ) -> None:
     weights = tmp_path / "weights.safetensors"
     save_file(build_model("lenet", num_classes=10, in_channels=1).state_dict(), weights)
-    words = [str(weights), "digits", "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
+    words = ["digits", "--weights", str(weights), "--model", "lenet", "--device", "cpu", "--out", str(tmp_path / "out")]
     autoattack_audit.main([*words, "--images", "8", "--attacks", "fgsm", "--max-time", "1e-9"])
     table = capsys.readouterr().out
-    assert re.search(r"\| 8 \| clean \| 8 \|  \| \d+\.\d \|", table)
+    assert re.search(r"\| 8 \| auto \| clean \| 8 \|  \| \d+\.\d \|", table)
     assert "until the limit" in table

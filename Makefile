@@ -32,7 +32,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-pages test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
+.PHONY: demo test test-fast test-oldest test-newest test-wheel test-pages test-peers test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -83,10 +83,13 @@ test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core
 
-# With the packages of the extras; writes what they loaded, with versions. Then attacks beside those of other libraries.
-test-integrations: $(INSTALLED) $(INTEGRATIONS) $(PEERS)
-	OMP_NUM_THREADS=1 COMPATIBILITY=docs/reference/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
+# Attacks beside those of other libraries.
+test-peers: $(INSTALLED) $(PEERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(foreach name,peers apgd minimal external,tests/attacks/test_$(name).py)
+
+# With the packages of the extras; writes what they loaded, with versions.
+test-integrations: $(INSTALLED) $(INTEGRATIONS)
+	OMP_NUM_THREADS=1 COMPATIBILITY=docs/reference/compatibility.md $(BIN)/python -m pytest -n 0 tests/integrations
 
 # What pip would install for each extra; torch must stay. Asks the package index, installs nothing.
 test-extras: $(INSTALLED)

@@ -80,11 +80,11 @@ def test_the_options_and_the_status_of_the_command_are_passed_on(tmp_path: Path,
 
 
 def test_tests_that_are_skipped_without_other_libraries_run_with_them() -> None:
-    """``make test`` installs none of these, so ``make test-integrations`` runs their files, too."""
+    """``make test`` installs none of these, so ``make test-peers`` runs their files, too."""
     files = [file.relative_to(ROOT) for file in (ROOT / "tests").rglob("*.py")]
     skipping = [file for file in files if "importorskip(" in (ROOT / file).read_text(encoding="utf-8")]
     needed = {str(file) for file in skipping if file.parts[1] not in ("integrations", "cluster", "test_makefile.py")}
-    command = ["make", "--dry-run", "-C", str(ROOT), "test-integrations", f"PYTHON={sys.executable}"]
+    command = ["make", "--dry-run", "-C", str(ROOT), "test-peers", f"PYTHON={sys.executable}"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert needed
     assert [file for file in needed if file not in lines] == []

@@ -41,8 +41,18 @@ PHRASES = {
 """Words and phrases of sentences, with the standard words that replace them."""
 
 SOURCES = ("src", "benchmarks", "tools")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs", "src")
-_SUFFIXES = (".md", ".yaml", ".html", ".css")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "action.yml",
+    ".github",
+    "docs",
+    "src",
+)
+_SUFFIXES = (".md", ".yaml", ".yml", ".html", ".css")
 _PHRASE = re.compile(
     r"(?<![\w-])(" + "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in PHRASES) + r")(?![\w-])", re.IGNORECASE
 )

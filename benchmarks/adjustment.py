@@ -31,6 +31,13 @@ FITS = {
     "apgd-t": "apgd-t:steps=10,targets=3",
 }
 """The attacks that fit the constants."""
+PAIRS = (
+    *((fit, "none") for fit in FITS),
+    ("margin", "ce"),
+    ("apgd-t", "ce"),
+    ("apgd-t", "margin"),
+)
+"""Fits that are compared; ``none`` is the model without adjustment."""
 ATTACKS = ("pgd:steps=20", "apgd-ce", "apgd-t")
 """The attacks of the audits, as a cascade."""
 
@@ -63,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Adjust, audit, and print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adjustment", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--fits", nargs="+", choices=list(FITS), default=list(FITS), metavar="FIT", help="[%(default)s]"
+    )
     parser.add_argument("--which", default="last", help="the weights of the runs [%(default)s]")
     parser.add_argument("--data", default="cifar10", help="a data set's name or file [%(default)s]")
     parser.add_argument("--classes", nargs="+", required=True, metavar="CLASS", help="names of the classes to attack")
@@ -82,9 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for folder in given.runs:
         run = Run.open(folder)
         weights = {"none": run.weights_file(given.which)}
-        for name, attack in FITS.items():
+        for name in given.fits:
             path = given.out / f"{folder.name}-{name}.safetensors"
-            weights[name] = adjusted(run, given.which, attack, path, given.device)
+            weights[name] = adjusted(run, given.which, FITS[name], path, given.device)
         audits = {
             name: audited(path, data, given.attacks, given.out / f"{folder.name}-{name}", given.device, given.max_time)
             for name, path in weights.items()
@@ -105,7 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 ]
         if all(result.complete for result in audits.values()):
             compared = compare(audits)
-            for first, second in (("ce", "none"), ("margin", "ce"), ("apgd-t", "ce"), ("apgd-t", "margin")):
+            for first, second in PAIRS:
+                if not {first, second} <= audits.keys():
+                    continue
                 pair = compared.pair(first, second)
                 for what, found in (("overall", pair.overall), ("worst class", pair.minima)):
                     ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}

@@ -141,7 +141,7 @@ def _run_calls(sweep: SweepFolder, deadline: float, rates: Rates | None) -> bool
     first = True
     for cell in sorted(sweep.cells(), key=lambda cell: cell.seed):
         run = Run(sweep.run(cell))
-        for number, audit in enumerate((None, *cell.audits), 1):
+        for number, audit in enumerate(cell.audits if cell.model else (None, *cell.audits), 1):
             if _trained(run) if audit is None else finished_audit(sweep, cell, audit):
                 continue
             remaining = deadline - time.monotonic()

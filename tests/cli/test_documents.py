@@ -220,6 +220,7 @@ NOT_RUN = {
     "--shards": "starts many processes; the same",
     "--settle": "runs AutoAttack on enough images for a sample; tests/auditing/test_two_phase.py has a small one",
     "benz20/P1.2": "needs trained models and a folder of images; tests/papers/experiments/test_pretrained.py has them",
+    "sweeps/robustbench": "needs published weights; tests/models/test_sources.py has stand-ins",
     "--tensorboard": "needs an optional package; tests/training/test_loggers.py has it",
     "--mlflow": "the same",
     "absld": "needs a robust teacher; tests/training/test_distillation.py has one",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +23,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.models.resizing import Resized
+from classwise.run import make
+from classwise.sweeps.plan import Plan
+from classwise.sweeps.run import prepare_sweep
 from tests.models.processors import EFFICIENT, MOBILE, Processor
 
 X = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -435,14 +438,13 @@ def test_onnx_runtime_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_documented_audits_of_the_leaderboard(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The commands of the document on digits, with linear models in the place of two of the ten."""
+    """The plan and the commands of the document on digits, with linear models in the place of two of the ten."""
     root = Path(__file__).parents[2]
-    names = (root / "benchmarks" / "robustbench.txt").read_text().split()
     page = (root / "docs" / "how-to" / "robustbench.md").read_text()
-    assert names == re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
-    assert len(set(names)) == 10
-    commands = re.search(r"; do\n(.*?)\ndone\n(classwise board .*?)\n", page, re.DOTALL)
-    assert commands is not None
+    plan = Plan.read(root / "benchmarks" / "plans" / "robustbench.yaml")
+    names = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
+    assert plan.models == tuple(f"robustbench:{name}" for name in names)
+    assert len(plan.cells()) == len(set(names)) == 10
 
     class StandIn(nn.Sequential):
         def __init__(self) -> None:
@@ -458,14 +460,22 @@ def test_the_documented_audits_of_the_leaderboard(
     install("robustbench.model_zoo")
     install("robustbench.model_zoo.models", model_dicts=Keyed({"cifar10": Keyed({"Linf": zoo})}))
     monkeypatch.chdir(tmp_path)
-    audit, board = (shlex.split(command.replace("\\\n", " ")) for command in commands.groups())
-    smaller = {"cifar10": "digits", "cuda": "cpu", "pgd:steps=20": "pgd:steps=2"}
-    smaller |= {"apgd-ce": "apgd-ce:steps=2", "apgd-t": "apgd-t:steps=2,targets=2"}
-    for name in (names[0], names[-1]):
-        words = [smaller.get(word, word).replace("$model", name) for word in audit[1:]] + ["--subset=20"]
-        assert main(["--estimate" if word == "--resume" else word for word in words]) == 0
-        assert "time on cpu" in capsys.readouterr().out
-        assert not Path("audits").exists() or not Path("audits/robustbench", name).exists()
-        assert main(words) == 0
-    assert main(board[1:]) == 0
-    assert set(pd.read_csv("board/board.csv")["model"]) == {names[0], names[-1]}
+    attack = ["pgd:steps=2", "apgd-ce:steps=2", "apgd-t:steps=2,targets=2"]
+    (audit,) = plan.audits.values()
+    smaller = dataclasses.replace(audit, attack=tuple(attack), subset=20)
+    models = (plan.models[0], plan.models[-1])
+    small = dataclasses.replace(plan, models=models, data=("digits",), audits={"apgd-t": smaller})
+    Path("plan.yaml").write_text(small.yaml())
+    assert main(["sweep", "run", "plan.yaml", "--estimate"]) == 0
+    assert "2 cells" in capsys.readouterr().out
+    folder = prepare_sweep("plan.yaml", "sweeps/robustbench")
+    for cell in folder.cells():
+        for call in cell.calls(folder.run(cell)):
+            make(call)
+    sweep, collect, board = (
+        line.split() for line in re.findall(r"^classwise (.*robustbench.*)$", page, re.MULTILINE)[-3:]
+    )
+    assert Plan.read(root / sweep[2]) == plan
+    assert main(collect) == 0
+    assert main(board) == 0
+    assert set(pd.read_csv("board/board.csv")["model"]) == {f"{name}-digits" for name in (names[0], names[-1])}

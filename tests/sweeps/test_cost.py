@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import nn
 
+import classwise as cw
 from classwise.auditing.run.cost import estimate
 from classwise.core.errors import ClasswiseError
 from classwise.core.rates import RATES, named_rates
+from classwise.models import build_model, save_weights
 from classwise.sweeps.cost import estimate_sweep
 from classwise.sweeps.plan import Plan
 from classwise.training.cost import estimate_training
@@ -91,6 +93,25 @@ def test_a_sweep_is_predicted_before_its_start_weights_exist() -> None:
     assert cost.training_hours == pytest.approx(2 * estimate_training(recipe, rates=H100).seconds / 3600)
     one = dataclasses.replace(plan, audits={"last": plan.audits["last"]})
     assert cost.audit_hours == pytest.approx(2 * estimate_sweep(one, rates=H100).audit_hours)
+
+
+def test_models_are_predicted_without_a_training(tmp_path: Path) -> None:
+    model = str(tmp_path / "mine.safetensors")
+    network: dict[str, Any] = {"name": "small-cnn", "num_classes": 10, "in_channels": 1, "width": 0.1}
+    save_weights(model, build_model(**network), {"model": network})
+    audit = {"attack": "pgd:steps=5", "subset": 64, "guards": "off", "threat": "Linf:0.1"}
+    cost = estimate_sweep(Plan.read({"models": [model], "data": ["digits"], "audits": {"a": audit}}), rates=H100)
+    one = estimate(
+        cw.load_model(model),
+        cw.load_data("digits", subset=64),
+        "Linf:0.1",
+        "pgd:steps=5",
+        trained=False,
+        rates=H100,
+        guards="off",
+    )
+    assert (cost.cells, cost.training_hours, cost.passes) == (1, 0, one.forwards + one.backwards)
+    assert cost.audit_hours == one.minutes / 60
 
 
 def test_a_clock_does_not_call_the_work() -> None:

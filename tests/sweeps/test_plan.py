@@ -159,6 +159,58 @@ def test_calls_continue_their_own_work(tmp_path: Path) -> None:
     )
 
 
+MODEL: dict[str, Any] = {"recipes": [], "models": ["timm:resnet18"]}
+
+
+def test_a_model_is_audited_once_for_each_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the seeds; files have absolute paths, and names from which checkpoints can be told apart."""
+    monkeypatch.chdir(tmp_path)
+    weights = Path("runs/mine/checkpoints/last.safetensors")
+    weights.parent.mkdir(parents=True)
+    weights.write_bytes(b"")
+    plan = Plan.read(
+        {
+            "recipes": ["at"],
+            "models": [str(weights), "runs/mine", "timm:resnet18"],
+            "data": ["digits", "mnist"],
+            "seeds": [0, 1],
+            "audits": {"full": {"attack": ["pgd"], "subset": 9}},
+            "exclude": [{"model": "runs/mine", "data": "mnist"}, {"recipe": "at"}],
+        }
+    )
+    cells = plan.cells()
+    expected = ["mine-last-digits", "mine-last-mnist", "mine-digits", "resnet18-digits", "resnet18-mnist"]
+    assert [cell.name for cell in cells] == [cell.method for cell in cells] == expected
+    (call,) = cells[0].calls(tmp_path / "run", "cuda")
+    expected_call: dict[str, Any] = {"model": str(weights.absolute()), "data": "digits", "attack": ["pgd"], "subset": 9}
+    assert call == Call(
+        function="audit",
+        arguments=expected_call | {"device": "cuda", "resume": True},
+        out=str(tmp_path / "run" / "audits" / "full"),
+    )
+    Path("copy.yaml").write_text(plan.yaml())
+    assert SweepFolder.open(prepare_sweep("copy.yaml", "sweep").path).cells() == cells
+    (other,) = Plan.read(MODEL | {"data": ["mnist"], "audits": {"a": {"data": "digits"}}}).cells()
+    assert other.calls(Path("run"))[0].arguments["data"] == "digits"
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"recipes": []}, "plan: recipes or models must be given, such as recipes: [at]"),
+        (MODEL | {"data": []}, "plan: models need data, such as data: [cifar10]"),
+        (MODEL | {"models": ["gone.pt"]}, "gone.pt"),
+        (MODEL | {"models": ["resnet19"]}, "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        (MODEL | {"audits": {"full": {"which": "last"}}}, "audit 'full': which applies to cells that are trained"),
+        (MODEL | {"audits": {"full": {"threat": "L2:1", "attack": "nattack"}}}, "does not support L2"),
+        (MODEL | {"models": ["timm:resnet18"] * 2}, "the cell resnet18-digits occurs twice"),
+        (MODEL | {"models": ["timm:resnet18", "resnet18"]}, 'model "timm:resnet18" and "resnet18"; rename one'),
+    ],
+)
+def test_bad_models_are_refused(plan: dict[str, Any], message: str) -> None:
+    assert message in error(**plan)
+
+
 def test_the_recipe_of_a_cell_is_that_of_its_job() -> None:
     (cell,) = Plan.read(DIGITS | {"budgets": ["short"], "seeds": [3], "overrides": [{"optimizer.lr": 1e-05}]}).cells()
     recipe = read_recipe(cell)

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 import classwise as cw
 from classwise.core.rates import RATES
 from classwise.core.storage import write_text
+from classwise.models import build_model, save_weights
 from classwise.models.weights import fingerprint
 from classwise.papers.store import Store
 from classwise.run import make
@@ -56,9 +57,9 @@ def smoke(name: str) -> Plan:
 
 
 def test_every_plan_is_of_full_size_and_in_the_document() -> None:
-    assert sorted(file.stem for file in PLANS.glob("*.yaml")) == sorted(ORDER)
+    assert sorted(file.stem for file in PLANS.glob("*.yaml")) == sorted([*ORDER, "robustbench"])
     document = (ROOT / "docs" / "how-to" / "gpu-queue.md").read_text()
-    positions = [document.index(f"`{name}.yaml`") for name in ORDER]
+    positions = [document.index(f"`{name}.yaml`") for name in [*ORDER, "robustbench"]]
     assert positions == sorted(positions)
     for name in ORDER:
         plan = Plan.read(PLANS / f"{name}.yaml")
@@ -181,6 +182,19 @@ def test_a_training_starts_only_if_it_ends_in_time(tmp_path: Path, calls: list[i
     assert calls == [1]
     assert slices.run_slice(file, root, [], parts, 1, rates=RATES["h100"])
     assert calls == [1, 1]
+
+
+def test_a_slice_of_models_is_their_audits(tmp_path: Path, calls: list[int]) -> None:
+    weights, network = tmp_path / "mine.safetensors", {"name": "small-cnn", "num_classes": 10, "in_channels": 1}
+    save_weights(weights, build_model("small-cnn", num_classes=10, in_channels=1), {"model": network})
+    audits = {name: {"attack": "fgsm", "subset": 20, "threat": "Linf:0.1", "guards": "off"} for name in "ab"}
+    values = {"models": [str(weights)], "data": ["digits"], "audits": audits}
+    (tmp_path / "mine.yaml").write_text(Plan.read(values).yaml())
+    assert slices.run_slice(tmp_path / "mine.yaml", tmp_path / "here", [], tmp_path / "parts", 1, rates=RATES["h100"])
+    assert calls == [1, 2]
+    assert slices.run_slice(tmp_path / "mine.yaml", tmp_path / "there", [tmp_path / "parts"], tmp_path / "parts", 1)
+    assert calls == [1, 2]
+    assert collect(tmp_path / "there" / "mine").missing == {}
 
 
 def test_slices_of_papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

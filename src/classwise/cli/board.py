@@ -21,8 +21,8 @@ def board(
         list[str],
         typer.Argument(
             metavar="AUDITS...",
-            help="Audits, runs, folders of these, board.json files, or JSON files for or from RobustBench; NAME=AUDIT "
-            "names a row.",
+            help="Audits, runs, folders of these, sweeps, board.json files, or JSON files for or from RobustBench; "
+            "NAME=AUDIT names a row.",
         ),
     ],
     out: Annotated[Path | None, out_option("Write index.html, board.json and board.csv here.", "none")] = None,

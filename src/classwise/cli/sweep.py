@@ -48,7 +48,8 @@ sweep = typer.Typer(
     cls=PlanOrCommand,
     help="""Train and audit every cell of a plan.
 
-    Cells are combinations of recipes, budgets, data, overrides and seeds.
+    Cells are combinations of recipes, budgets, data, overrides and seeds,
+    and of models and data, which are audited without a training.
 
     A cell that fails does not stop the others. sweep plan.yaml is short for sweep run plan.yaml.
     """,

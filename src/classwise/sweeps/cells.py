@@ -1,4 +1,4 @@
-"""The cells of a sweep: one training run each with its audits, and the folder that contains them."""
+"""The cells of a sweep: one training run or one model each with its audits, and the folder that contains them."""
 
 from __future__ import annotations
 
@@ -25,43 +25,49 @@ CHANGED = "changed"
 
 @dataclass(frozen=True)
 class Cell:
-    """A training run with its audits.
+    """A training run with its audits, or the audits of a model.
 
     Attributes:
-        name: the name of its folders; the method, and the seed.
+        name: the name of its folders; the method, and the seed of a training.
         method: what the cells of several seeds have in common.
-        recipe: a recipe's name, or the absolute path of its file.
+        recipe: a recipe's name, or the absolute path of its file; empty for a model.
         budget: the budget of the recipe; ``full`` for none.
         data: a data set's name, or an absolute path.
         seed: the seed of training.
         overrides: the overridden fields of the recipe.
         audits: the options of ``classwise audit``, and ``which`` weights, by the audit's name.
+        model: the model that is audited without a training; empty for a training run.
     """
 
     name: str
     method: str
-    recipe: str
-    budget: str
-    data: str
-    seed: int
+    recipe: str = ""
+    budget: str = "full"
+    data: str = ""
+    seed: int = 0
     overrides: Mapping[str, Any] = field(default_factory=dict)
     audits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    model: str = ""
 
     def calls(self, run: Path, device: str = "cpu") -> tuple[Call, ...]:
-        """The training into a run folder, and its audits; each continues its own work."""
-        shared: dict[str, Any] = {"device": device, "resume": True}
+        """The training into a run folder, if there is one, and the audits; each continues its own work."""
+        audits = tuple(self._audit(run, name, device) for name in self.audits)
+        return audits if self.model else (self._training(run, device), *audits)
+
+    def _training(self, run: Path, device: str) -> Call:
         recipe: dict[str, Any] = {"recipe": self.recipe, "data": self.data, "seed": self.seed}
         recipe |= {} if self.budget == "full" else {"budget": self.budget}
         recipe["set"] = [f"{name}={text}" for name, text in self.override_texts().items()]
-        training = Call(function="train", arguments=recipe | shared, out=str(run))
-        audits = []
-        for name, options in self.audits.items():
-            which = options.get("which")
-            model = run if which is None else Run(run).weights_file(which)
-            given = {key: value for key, value in options.items() if key != "which"}
-            arguments = {"model": str(model), **given, **shared}
-            audits.append(Call(function="audit", arguments=arguments, out=str(run / "audits" / name)))
-        return (training, *audits)
+        return Call(function="train", arguments=recipe | {"device": device, "resume": True}, out=str(run))
+
+    def _audit(self, run: Path, name: str, device: str) -> Call:
+        given = dict(self.audits[name])
+        which = given.pop("which", None)
+        source = {"model": str(run if which is None else Run(run).weights_file(which))}
+        if self.model:
+            source = {"model": self.model, "data": self.data}
+        arguments = {**source, **given, "device": device, "resume": True}
+        return Call(function="audit", arguments=arguments, out=str(run / "audits" / name))
 
     def override_texts(self) -> dict[str, str]:
         """The overrides as ``--set`` takes them, in YAML."""
@@ -192,7 +198,7 @@ class SweepFolder:
             job.write(file.parent)
 
     def _check_same(self, before: Cell, now: Cell) -> None:
-        for name in ("recipe", "budget", "data", "seed", "overrides"):
+        for name in ("recipe", "model", "budget", "data", "seed", "overrides"):
             was, given = (getattr(cell, name) for cell in (before, now))
             if was != given:
                 raise ClasswiseError(_other(self.path, now.name, name, was, given))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.options import AuditOptions
 from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.rates import Rates
-from classwise.core.threat import Threat
 from classwise.data.loading import open_data
-from classwise.models import build_model
+from classwise.models import build_model, load_model
 from classwise.sweeps.audit_settings import AuditSettings
+from classwise.sweeps.cells import Cell
 from classwise.sweeps.plan import Plan, read_recipe
 from classwise.training.cost import estimate_training
 from classwise.training.recipe import Recipe
@@ -25,7 +25,7 @@ class SweepCost(NamedTuple):
     """The cost of all cells of a plan, one after the other.
 
     Training is without the validation at the end of each epoch. Audits are without guards, and as if every image were
-    correctly classified and robust, since the accuracy of a model is unknown before its training.
+    correctly classified and robust, since the accuracy of a model is unknown before its training or its audit.
 
     Attributes:
         cells: number of cells.
@@ -51,6 +51,8 @@ def estimate_sweep(
 ) -> SweepCost:
     """Time two training steps, and a few passes of each audit, for every method of a plan; seeds cost the same.
 
+    Models of the plan are loaded, and not trained.
+
     Args:
         plan: the plan.
         device: the device of the cells.
@@ -68,35 +70,40 @@ def estimate_sweep(
     costs: dict[str, tuple[int, float]] = {}
     listener.start("methods timed", len(seeds))
     for method, cell in first.items():
-        recipe = read_recipe(cell)
-        trained = estimate_training(recipe, device=device, rates=rates)
+        recipe = None if cell.model else read_recipe(cell)
+        subject = (cell.model, cell.data) if recipe is None else (recipe.model, recipe.data, recipe.threat)
         audits = []
         for audit in plan.audits.values():
-            decides = repr((recipe.model, recipe.data, recipe.threat, dataclasses.replace(audit, which=None)))
+            decides = repr((subject, dataclasses.replace(audit, which=None)))
             if decides not in costs:
-                costs[decides] = _audit_cost(recipe, audit, device, rates)
+                costs[decides] = _audit_cost(cell, recipe, audit, device, rates)
             audits.append(costs[decides])
-        passes += seeds[method] * (trained.passes + sum(count for count, _ in audits))
-        training += seeds[method] * trained.seconds / 3600
+        passes += seeds[method] * sum(count for count, _ in audits)
+        if recipe is not None:
+            trained = estimate_training(recipe, device=device, rates=rates)
+            passes += seeds[method] * trained.passes
+            training += seeds[method] * trained.seconds / 3600
         auditing += seeds[method] * sum(minutes for _, minutes in audits) / 60
         listener.advance(1)
     return SweepCost(len(cells), passes, training, auditing)
 
 
-def _audit_cost(recipe: Recipe, audit: AuditSettings, device: str, rates: Rates | None) -> tuple[int, float]:
-    """Passes and minutes of an audit of the recipe's model, with random weights; a corruption is not timed."""
-    trained_on = training_images(recipe.data)
-    model = build_model(**model_spec(recipe, trained_on))
-    own = {} if audit.data is not None else {**recipe.data.options, "root": recipe.data.root}
-    images = open_data(
-        recipe.data.name if audit.data is None else audit.data,
-        split=audit.split,
-        subset=audit.subset,
-        seed=audit.seed,
-        **own,
-    )
-    given = audit.threat or recipe.threat
-    threat = default_threat(trained_on) if given is None else Threat.parse(given)
+def _audit_cost(
+    cell: Cell, recipe: Recipe | None, audit: AuditSettings, device: str, rates: Rates | None
+) -> tuple[int, float]:
+    """Passes and minutes of an audit; a corruption is not timed. The model of a recipe has random weights."""
+    name = cell.data if audit.data is None else audit.data
+    own: dict[str, Any] = {}
+    if recipe is not None and audit.data is None:
+        own = {**recipe.data.options, "root": recipe.data.root}
+    images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.seed, **own)
+    threat = audit.threat
+    if recipe is None:
+        model = load_model(cell.model, data=images)
+    else:
+        trained_on = training_images(recipe.data)
+        model = build_model(**model_spec(recipe, trained_on))
+        threat = threat or recipe.threat or str(default_threat(trained_on))
     options: AuditOptions = {**audit.audit_options, "device": device, "guards": "off"}
     cost = estimate(model, images, threat, audit.attack, trained=False, rates=rates, **options)
     return cost.forwards + cost.backwards, cost.minutes

@@ -1,4 +1,4 @@
-"""The plan of a sweep: recipes x budgets x data x overrides x seeds, and the audits of each."""
+"""The plan of a sweep: recipes x budgets x data x overrides x seeds, models x data, and the audits of each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from classwise.core import limits
 from classwise.core.config import Seed, build, configurable, read_yaml
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 from classwise.data import DATA
+from classwise.models.loading.references import is_stored, parse_reference
 from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
 from classwise.sweeps.cells import Cell
 from classwise.training.folder import saved_names
@@ -39,6 +41,7 @@ class Pattern:
 
     Args:
         recipe: the recipe, as the plan names it.
+        model: the model, as the plan names it.
         budget: the budget.
         seed: the seed.
         data: the data, as the plan names it.
@@ -46,6 +49,7 @@ class Pattern:
     """
 
     recipe: str | None = None
+    model: str | None = None
     budget: str | None = None
     seed: Seed | None = None
     data: str | None = None
@@ -53,9 +57,9 @@ class Pattern:
 
     def matches(self, point: Mapping[str, Any]) -> bool:
         """Whether a point of the plan agrees in every given field."""
-        given = {name: getattr(self, name) for name in ("recipe", "budget", "seed", "data")}
-        fields = all(value is None or value == point[name] for name, value in given.items())
-        overrides = point["overrides"]
+        given = {name: getattr(self, name) for name in ("recipe", "model", "budget", "seed", "data")}
+        fields = all(value is None or value == point.get(name) for name, value in given.items())
+        overrides = point.get("overrides", {})
         return fields and all(name in overrides and overrides[name] == value for name, value in self.overrides.items())
 
 
@@ -67,13 +71,17 @@ def _patterns(value: object) -> object:
 
 @configurable
 class Plan:
-    """The plan of a sweep. Its cells are all combinations of the lists, without those that ``exclude`` matches.
+    """The plan of a sweep: its cells, without those that ``exclude`` matches.
+
+    The cells that are trained are all combinations of ``recipes``, ``budgets``, ``data``, ``overrides`` and ``seeds``;
+    those that are only audited are all combinations of ``models`` and ``data``.
 
     Args:
         recipes: names of recipes, or their YAML files.
+        models: models that are audited without a training, as `classwise.load_model` accepts them in text.
         budgets: budgets of the recipes; ``full`` is the recipe itself.
         seeds: seeds of training.
-        data: names of data sets, or paths; empty: those of the recipes.
+        data: names of data sets, or paths; empty: those of the recipes. ``models`` need at least one.
         set: overrides of recipe fields in all cells, which their names do not contain. In their text, and in that of
             ``overrides``, ``{seed}`` is the seed of the cell.
         overrides: overrides of recipe fields, one mapping for each variant of a method.
@@ -81,7 +89,7 @@ class Plan:
         exclude: partial matches of cells to leave out.
 
     Raises:
-        ClasswiseError: for an unknown field, or an invalid value.
+        ClasswiseError: for an unknown field, an invalid value, or neither recipes nor models.
 
     Example:
         >>> without = [{"recipe": "trades", "seed": 1}]
@@ -90,7 +98,8 @@ class Plan:
         ['at-cifar10-seed0', 'at-cifar10-seed1', 'trades-cifar10-seed0']
     """
 
-    recipes: Annotated[tuple[str, ...], pydantic.Field(min_length=1)]
+    recipes: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     budgets: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] = (FULL,)
     seeds: Annotated[tuple[Seed, ...], pydantic.Field(min_length=1)] = (0,)
     data: tuple[str, ...] = ()
@@ -100,6 +109,12 @@ class Plan:
         default_factory=lambda: {"audit": AuditSettings()}
     )
     exclude: Annotated[tuple[Pattern, ...], pydantic.BeforeValidator(_patterns)] = ()
+
+    def __post_init__(self) -> None:
+        if not self.recipes and not self.models:
+            raise ClasswiseError("plan: recipes or models must be given, such as recipes: [at]")
+        if self.models and not self.data:
+            raise ClasswiseError("plan: models need data, such as data: [cifar10]")
 
     @staticmethod
     def read(source: str | Path | Mapping[str, Any] | Plan) -> Plan:
@@ -126,6 +141,7 @@ class Plan:
         ]
         values = {
             "recipes": [recipe_source(recipe) for recipe in self.recipes],
+            "models": [model_source(model) for model in self.models],
             "budgets": [*self.budgets],
             "seeds": [*self.seeds],
             "data": [data_source(data) for data in self.data],
@@ -138,20 +154,19 @@ class Plan:
         return text
 
     def cells(self) -> list[Cell]:
-        """Expand the plan, and check every recipe and audit.
+        """Expand the plan, and check every recipe, reference to a model and audit.
 
         Raises:
-            ClasswiseError: if a recipe, a budget, data, an override or an audit is invalid, an exclusion matches no
-                cell, no cell is left, or two cells have the same name.
+            ClasswiseError: if a recipe, a model, a budget, data, an override or an audit is invalid, an exclusion
+                matches no cell, no cell is left, or two cells have the same name.
         """
         axes: tuple[Sequence[Any], ...] = (self.recipes, self.budgets, self.data or (None,), self.overrides, self.seeds)
-        count = 1
-        for axis in axes:
-            count *= len(axis)
+        count = math.prod(map(len, axes)) + len(self.models) * len(self.data)
         if count > MOST_CELLS:
             raise ClasswiseError(f"the plan has {count:,} cells; at most {MOST_CELLS:,} are accepted")
         names = ("recipe", "budget", "data", "overrides", "seed")
         points = [dict(zip(names, values, strict=True)) for values in itertools.product(*axes)]
+        points += [{"model": model, "data": data} for model, data in itertools.product(self.models, self.data)]
         for pattern in self.exclude:
             if not any(pattern.matches(point) for point in points):
                 given = {name: value for name, value in dataclasses.asdict(pattern).items() if value not in (None, {})}
@@ -160,12 +175,12 @@ class Plan:
         if not left:
             raise ClasswiseError("the plan excludes all of its cells; remove a pattern of exclude")
         usual = {} if self.data else {name: Recipe.read(recipe_source(name)).data.name for name in self.recipes}
-        cells = [self._cell(**point, usual=usual) for point in left]
+        cells = [self._audited(**point) if "model" in point else self._trained(**point, usual=usual) for point in left]
         _check_names(cells)
         self._check(cells)
         return cells
 
-    def _cell(
+    def _trained(
         self,
         *,
         recipe: str,
@@ -186,26 +201,36 @@ class Plan:
         images = data_source(usual[recipe] if data is None else data)
         parts = [_slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
         parts += [] if budget == FULL else [_slug(budget)]
-        parts += [_slug(Path(images).stem if Path(images).is_absolute() else images), *filter(None, [label(overrides)])]
-        method = "-".join(parts)
-        audits = {name: audit.options() for name, audit in self.audits.items()}
+        parts += [_named(images), *filter(None, [label(overrides)])]
+        method, audits = "-".join(parts), self._options()
         return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, _seeded(both, seed), audits)
+
+    def _audited(self, *, model: str, data: str) -> Cell:
+        source, images = model_source(model), data_source(data)
+        name = f"{_model_name(model)}-{_named(images)}"
+        return Cell(name, name, data=images, audits=self._options(), model=source)
+
+    def _options(self) -> dict[str, dict[str, Any]]:
+        return {name: audit.options() for name, audit in self.audits.items()}
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Check the recipe and the audits of each cell; seeds do not matter."""
         methods = {cell.method: cell for cell in cells}
         for cell in methods.values():
-            recipe = read_recipe(cell)
+            recipe = None if cell.model else read_recipe(cell)
             known = DATA.load(cell.data).threat if cell.data in DATA else None
-            threat = recipe.threat or known
-            if threat is None:
-                raise ClasswiseError(f"cell {cell.name}: {cell.data!r} has no default threat; set threat in the plan")
-            saved = saved_names(recipe)
+            usual = known if recipe is None else recipe.threat or known
+            if usual is None and (recipe is not None or any(audit.threat is None for audit in self.audits.values())):
+                where = "the plan" if recipe is not None else "its audits"
+                raise ClasswiseError(f"cell {cell.name}: {cell.data!r} has no default threat; set threat in {where}")
+            saved = [] if recipe is None else saved_names(recipe)
             for name, audit in self.audits.items():
+                if audit.which is not None and recipe is None:
+                    raise ClasswiseError(f"cell {cell.name}: audit {name!r}: which applies to cells that are trained")
                 if audit.which is not None and audit.which not in saved:
                     error = unknown("weights", audit.which, saved)
                     raise ClasswiseError(f"cell {cell.name}: audit {name!r}: {error}")
-                audit.check(audit.threat or threat)
+                audit.check(str(audit.threat or usual))
 
 
 def _check_names(cells: Sequence[Cell]) -> None:
@@ -228,7 +253,7 @@ def _check_names(cells: Sequence[Cell]) -> None:
 
 def _absolute(pattern: Mapping[str, Any]) -> dict[str, Any]:
     """A pattern with absolute paths, as those of `Plan.yaml`."""
-    known = {"recipe": recipe_source, "data": data_source}
+    known = {"recipe": recipe_source, "model": model_source, "data": data_source}
     return {name: known[name](value) if name in known else value for name, value in pattern.items()}
 
 
@@ -248,6 +273,31 @@ def read_recipe(cell: Cell) -> Recipe:
 def recipe_source(recipe: str) -> str:
     """A recipe's name, or the absolute path of its file."""
     return str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
+
+
+def model_source(model: str) -> str:
+    """A reference to a model, or the absolute path of its folder or file.
+
+    Raises:
+        ClasswiseError: if it is neither.
+    """
+    if is_stored(model) or Path(model).exists():
+        return str(Path(model).absolute())
+    parse_reference(model)
+    return model
+
+
+def _model_name(model: str) -> str:
+    """The name in its source; of a path, the last part without a suffix, after the run of a file in ``checkpoints``."""
+    path = Path(model)
+    if not path.exists():
+        return _slug(parse_reference(model)[1])
+    run = [path.absolute().parents[1].name] if path.absolute().parent.name == "checkpoints" else []
+    return "-".join(map(_slug, (*run, path.stem if path.is_file() else path.name)))
+
+
+def _named(images: str) -> str:
+    return _slug(Path(images).stem if Path(images).is_absolute() else images)
 
 
 def label(overrides: Mapping[str, Any]) -> str:

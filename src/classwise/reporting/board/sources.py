@@ -21,7 +21,7 @@ from classwise.training.folder import Run, runs_in
 
 T = TypeVar("T")
 """Version of ``board.json``."""
-ACCEPTED = "an audit, a run, a folder of these, board.json, or a JSON file for or from RobustBench"
+ACCEPTED = "an audit, a run, a folder of these, a sweep, board.json, or a JSON file for or from RobustBench"
 Source = Audit | str | Path
 """What `classwise.board` reads; a text is a path."""
 
@@ -55,23 +55,29 @@ def read(source: Source) -> list[Candidate | Published]:
 
 
 def _audits_in(path: Path) -> list[Path]:
-    """The folders of all audits in a run, in the runs of a folder, or in a folder of audits; a path to one itself."""
+    """The folders of all audits in a run, a sweep, or a folder of runs or audits; a path to one itself."""
     if not path.is_dir() or (path / ABOUT).is_file() or outcome_files.listed(path):
         return [path]
-    if (path / "recipe.yaml").is_file():
+    if _is_run(path):
         return sorted(file.parent for file in path.glob(f"audits/*/{ABOUT}"))
-    folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir()]
-    runs = runs_in(path) or [folder for folder in folders if (folder / "recipe.yaml").is_file()]
+    place = path / "runs" if (path / "sweep.json").is_file() else path
+    folders = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
+    runs = runs_in(path) or [folder for folder in folders if _is_run(folder)]
     return [
         *(audit for run in runs for audit in _audits_in(run)),
         *(folder for folder in folders if (folder / ABOUT).is_file()),
     ]
 
 
+def _is_run(folder: Path) -> bool:
+    """Whether a folder is a run, or that of a model in a sweep, which has no recipe."""
+    return (folder / "recipe.yaml").is_file() or (folder / ".." / ".." / "sweep.json").is_file()
+
+
 def _name(folder: Path, source: Path) -> str:
     """The name of an audit: that of its run, with its own if the run has several, or of its folder."""
     audit = folder.resolve()
-    run = audit.parent.parent if (audit.parent.parent / "recipe.yaml").is_file() else None
+    run = audit.parent.parent if audit.parent.name == "audits" and _is_run(audit.parent.parent) else None
     place = run or audit
     above = source.resolve()
     name = f"{above.name}/{place.name}" if above == place.parent and place.name.startswith("seed-") else place.name

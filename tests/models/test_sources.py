@@ -18,6 +18,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import classwise as cw
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.models import build_model, load_model, save_weights
@@ -472,10 +473,12 @@ def test_the_documented_audits_of_the_leaderboard(
     for cell in folder.cells():
         for call in cell.calls(folder.run(cell)):
             make(call)
+    rows = [f"{name}-digits" for name in (names[0], names[-1])]
+    assert cw.compare([folder.run(cell) for cell in folder.cells()]).names == tuple(rows)
     sweep, collect, board = (
         line.split() for line in re.findall(r"^classwise (.*robustbench.*)$", page, re.MULTILINE)[-3:]
     )
     assert Plan.read(root / sweep[2]) == plan
     assert main(collect) == 0
     assert main(board) == 0
-    assert set(pd.read_csv("board/board.csv")["model"]) == {f"{name}-digits" for name in (names[0], names[-1])}
+    assert set(pd.read_csv("board/board.csv")["model"]) == set(rows)

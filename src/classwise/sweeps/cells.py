@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from classwise.auditing.run.audit_folder import SWEEP
 from classwise.core.errors import ClasswiseError
 from classwise.core.schema import check_schema_version
 from classwise.core.storage import check_writable, is_unused, read_json, verify, write_text
@@ -131,7 +132,7 @@ class SweepFolder:
     @property
     def settings_file(self) -> Path:
         """Where and how the cells run."""
-        return self.path / "sweep.json"
+        return self.path / SWEEP
 
     def run(self, cell: Cell) -> Path:
         """The run folder of a cell."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.audit_folder import ABOUT, contains_audits
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.names import fresh_name
@@ -33,7 +33,7 @@ def audits_in(path: Path) -> list[Path]:
 
     if runs := runs_in(path):
         return runs
-    single = (path / ABOUT).is_file() or (path / "recipe.yaml").is_file() or not path.is_dir()
+    single = (path / ABOUT).is_file() or contains_audits(path) or not path.is_dir()
     if single or outcome_files.listed(path) or outcome_files.listed(path / "outcomes"):
         return [path]
     audits = [folder for folder in sorted(path.iterdir()) if (folder / ABOUT).is_file()]
@@ -119,7 +119,9 @@ def _method_of(audit: Audit, across: str | None) -> tuple[str, str | None]:
     """The method's name, and a key that is equal for audits of one method; None if it is unknown."""
     run = _run_of(audit)
     name = audit.path.name if audit.path is not None else audit.name
+    home = None if audit.path is None else audit.path.absolute().parent.parent
     if run is None:
+        name = home.name if home is not None and contains_audits(home) else name  # of a model in a sweep
         model = audit.outcomes.meta.model_hash
         return (audit.outcomes.meta.model or name, model) if across is not None and model else (name, None)
     recipe = dataclasses.asdict(dataclasses.replace(run.recipe, seed=0))

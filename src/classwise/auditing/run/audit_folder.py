@@ -16,6 +16,8 @@ from classwise.core.tables import read_table, write_table
 ABOUT = MARKERS["audit"]
 """The file that marks a folder as an audit's."""
 TRACE = "trace.parquet"
+SWEEP = "sweep.json"
+"""The file that marks the folder of a sweep, whose folder ``runs`` has a folder for each run and each model."""
 
 
 def folder_for(path: Path, name: str = "audit") -> Path:
@@ -65,15 +67,25 @@ def read_trace(folder: Path) -> pd.DataFrame | None:
     return read_table(file, "run the audit again in another folder").to_pandas() if file.is_file() else None
 
 
+def contains_audits(path: Path) -> bool:
+    """Whether a folder has its audits in ``audits/``: a run, or the folder of a model in a sweep, without a recipe."""
+    return (path / MARKERS["run"]).is_file() or (path.absolute().parent.parent / SWEEP).is_file()
+
+
+def audits_of(path: Path) -> list[Path]:
+    """The folders of the audits in such a folder."""
+    return sorted(file.parent for file in path.glob(f"audits/*/{ABOUT}"))
+
+
 def audit_in(path: Path) -> Path:
-    """The folder of the audit in a run folder; any other path itself.
+    """The folder of the audit in a run folder or that of a model in a sweep; any other path itself.
 
     Raises:
         ClasswiseError: if the run folder contains no audit, or several.
     """
-    if not (path / "recipe.yaml").is_file():
+    if not contains_audits(path):
         return path
-    audits = sorted(folder.parent for folder in path.glob(f"audits/*/{ABOUT}"))
+    audits = audits_of(path)
     if not audits:
         raise ClasswiseError(f"{path} is a run without an audit; create one with: classwise audit {path}")
     if len(audits) > 1:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from classwise.auditing.compare.sources import teacher_of
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.run.audit_folder import ABOUT
+from classwise.auditing.run.audit_folder import ABOUT, SWEEP, audits_of, contains_audits
 from classwise.auditing.run.result import Audit
 from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, did_you_mean
@@ -58,26 +58,21 @@ def _audits_in(path: Path) -> list[Path]:
     """The folders of all audits in a run, a sweep, or a folder of runs or audits; a path to one itself."""
     if not path.is_dir() or (path / ABOUT).is_file() or outcome_files.listed(path):
         return [path]
-    if _is_run(path):
-        return sorted(file.parent for file in path.glob(f"audits/*/{ABOUT}"))
-    place = path / "runs" if (path / "sweep.json").is_file() else path
+    if contains_audits(path):
+        return audits_of(path)
+    place = path / "runs" if (path / SWEEP).is_file() else path
     folders = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
-    runs = runs_in(path) or [folder for folder in folders if _is_run(folder)]
+    runs = runs_in(path) or [folder for folder in folders if contains_audits(folder)]
     return [
         *(audit for run in runs for audit in _audits_in(run)),
         *(folder for folder in folders if (folder / ABOUT).is_file()),
     ]
 
 
-def _is_run(folder: Path) -> bool:
-    """Whether a folder is a run, or that of a model in a sweep, which has no recipe."""
-    return (folder / "recipe.yaml").is_file() or (folder / ".." / ".." / "sweep.json").is_file()
-
-
 def _name(folder: Path, source: Path) -> str:
     """The name of an audit: that of its run, with its own if the run has several, or of its folder."""
     audit = folder.resolve()
-    run = audit.parent.parent if audit.parent.name == "audits" and _is_run(audit.parent.parent) else None
+    run = audit.parent.parent if audit.parent.name == "audits" and contains_audits(audit.parent.parent) else None
     place = run or audit
     above = source.resolve()
     name = f"{above.name}/{place.name}" if above == place.parent and place.name.startswith("seed-") else place.name

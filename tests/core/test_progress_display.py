@@ -70,3 +70,21 @@ def test_a_bar_in_a_notebook(
     ]
     assert "audit &lt;1&gt;: 4 of 4 (100%)" in shown[1]
     assert capsys.readouterr().out == "done\n"
+
+
+def test_a_task_of_unknown_length(
+    shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no fraction, and no time left."""
+    monkeypatch.setattr(progress_display, "SECONDS_BETWEEN_UPDATES", 0)
+    for listener in (Lines(0), NotebookBar()):
+        listener.start("stream", 0)
+        for _ in range(3):
+            listener.advance(2)
+    assert [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "stream",
+        "stream: 2 done",
+        "stream: 4 done",
+        "stream: 6 done",
+    ]
+    assert shown[-1] == "<progress></progress> stream: 6 done"

@@ -10,7 +10,7 @@ class Progress(Protocol):
     """A listener to the progress of long work."""
 
     def start(self, task: str, total: int) -> None:
-        """Start a task of ``total`` units; it replaces the current task."""
+        """Start a task of ``total`` units (0: unknown, as of a stream); it replaces the current task."""
 
     def advance(self, amount: int) -> None:
         """Count ``amount`` more units as done."""
@@ -64,8 +64,11 @@ class Timed:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated time left; None before the second report of units: the first may have been done before a resume."""
-        if self._first is None or self.done == self._first[1]:
+        """Estimated time left; None before the second report of units: the first may have been done before a resume.
+
+        None also if the number of units is unknown.
+        """
+        if not self.total or self._first is None or self.done == self._first[1]:
             return None
         since, before = self._first
         return (self.total - self.done) * (time.monotonic() - since) / (self.done - before)

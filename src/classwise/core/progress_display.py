@@ -82,7 +82,7 @@ class Bar:
         """Start a new bar."""
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(task, total=total)
+        self._task = self._bars.add_task(task, total=total or None)
         self._fresh = True
 
     def advance(self, amount: int) -> None:
@@ -114,7 +114,7 @@ class Lines(Timed):
     def start(self, task: str, total: int) -> None:
         """Log the start of a task."""
         super().start(task, total)
-        self.log(f"{task}: {total:,} to do")
+        self.log(f"{task}: {total:,} to do" if total else task)
 
     def advance(self, amount: int) -> None:
         """Log the progress at intervals."""
@@ -140,7 +140,7 @@ class NotebookBar(Timed):
 
     def advance(self, amount: int) -> None:
         """Update the bar at intervals, and at the end."""
-        if self.is_due(amount, SECONDS_BETWEEN_UPDATES) or self.done >= self.total:
+        if self.is_due(amount, SECONDS_BETWEEN_UPDATES) or 0 < self.total <= self.done:
             self._show()
 
     def log(self, line: str) -> None:
@@ -151,7 +151,8 @@ class NotebookBar(Timed):
         from IPython.display import HTML, display
 
         text = escape(_state(self))
-        bar = HTML(f'<progress value="{self.done}" max="{max(self.total, 1)}"></progress> {text}')
+        known = f' value="{self.done}" max="{self.total}"' if self.total else ""
+        bar = HTML(f"<progress{known}></progress> {text}")
         if self._handle is None:
             self._handle = display(bar, display_id=True)
         else:
@@ -159,8 +160,10 @@ class NotebookBar(Timed):
 
 
 def _state(timed: Timed) -> str:
+    if not timed.total:
+        return f"{timed.task}: {timed.done:,} done" if timed.done else timed.task
     left = "" if timed.seconds_left is None else f", {duration(timed.seconds_left)} left"
-    return f"{timed.task}: {timed.done:,} of {timed.total:,} ({timed.done / max(timed.total, 1):.0%}){left}"
+    return f"{timed.task}: {timed.done:,} of {timed.total:,} ({timed.done / timed.total:.0%}){left}"
 
 
 def print_error(line: str) -> None:

@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 if not {first, second} <= audits.keys():
                     continue
                 pair = compared.pair(first, second)
-                for what, found in (("overall", pair.overall), ("worst class", pair.minima)):
+                for what, found in (("these classes", pair.overall), ("worst of them", pair.minima)):
                     ends = {name: 100 * getattr(found, name) for name in ("value", "low", "high")}
                     differences.append({"run": folder.name, "fit": first, "minus": second, "of": what, **ends})
         write_csv(given.out / "counts.csv", pd.DataFrame(counts))

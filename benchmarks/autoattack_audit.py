@@ -124,10 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results = read_json(file) if file.is_file() else {}
     for compiles, images in itertools.product(given.compile, given.images):
         folder = given.out / f"{weights.stem}-{images}-{given.precision or 'auto'}-compile-{compiles}"
-        found = results.get(folder.name, {})
-        if not found.get("complete"):
-            precision = dataclasses.replace(fast, compile=compiles)
-            result, found = measured(model, data.take(range(images)), given.attacks, folder, precision, given.max_time)
+        precision = dataclasses.replace(fast, compile=compiles)
+        result, found = measured(model, data.take(range(images)), given.attacks, folder, precision, given.max_time)
+        before = results.get(folder.name, {})
+        if before.get("complete"):  # the resumption has checked that it is the same audit, and has computed nothing
+            found = before
+        else:
             meta = result.outcomes.meta
             found |= {"complete": result.complete, "precision": dict(meta.precision), "batch_size": meta.batch_size}
             results[folder.name] = found | {"environment": result.environment}

@@ -244,7 +244,7 @@ def test_default_sizes() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"alpha": 0.0}, "alpha 0.0"),
+        ({"alpha": 0.0}, "alpha = 0.0"),
         ({"tolerance": -0.1}, "tolerance = -0.1"),
         ({"tolerance": 1.0}, "tolerance = 1.0"),
         ({"sample_size": 0}, "sample_size = 0"),

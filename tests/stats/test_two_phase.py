@@ -203,7 +203,7 @@ def test_the_stratum_has_the_lowest_margins_of_each_class(rows: list[tuple[int, 
 
 def test_invalid_values() -> None:
     one = np.zeros(1, dtype=np.int64)
-    with pytest.raises(ClasswiseError, match=r"settle = 1\.0: must be a fraction"):
+    with pytest.raises(ClasswiseError, match=r"settle = 1\.0: must be a number above 0 and below 1"):
         next_sample(Survivors(one + 3, one, one > 0), one, 1.0)
     with pytest.raises(ClasswiseError, match="class 0: 2 survivors of 1 images"):
         Survivors(one + 1, np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.bool_))

@@ -14,11 +14,12 @@ from scipy import special
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes.table import Outcomes
+from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ratio
-from classwise.stats.intervals import Estimate, checked_level, two_sided_z
+from classwise.stats.intervals import Estimate, two_sided_z
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +64,8 @@ class Smoothness(AnalysisResult):
         return column_panels(f"Variance of the confidences (CVC) of each class, {self.attack}", names, panels)
 
 
-def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: float = 0.05) -> Smoothness:
+@checked
+def smoothness(audits: Mapping[str, Outcomes], attack: str, *, alpha: Level = 0.05) -> Smoothness:
     """Compute CVC, the mean variance of the confidences of each class's images (kdd21 Definition 5.1).
 
     Args:
@@ -93,7 +95,7 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
     mean = ratio(np.bincount(label, weights=value, minlength=size), count)
     squares = np.bincount(label, weights=(value - mean[label]) ** 2, minlength=size)
     error = np.sqrt(ratio(squares, (count - 1).clip(0)) / np.maximum(count, 1))
-    half_width = special.stdtrit((count - 1).clip(1), 1 - checked_level(alpha) / 2) * error
+    half_width = special.stdtrit((count - 1).clip(1), 1 - alpha / 2) * error
     most = (size - 1) / size**2
     frame = pd.DataFrame(
         {

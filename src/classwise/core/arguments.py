@@ -32,6 +32,8 @@ BatchSize = Annotated[int, pydantic.Field(ge=32, le=limits.COUNT)]
 """Images on the device at once; results repeat bit for bit only from 32 on."""
 Level = Annotated[float, pydantic.Field(gt=0, lt=1)]
 """A confidence level, or 1 minus one."""
+Distance = Annotated[float, pydantic.Field(gt=0, lt=1)]
+"""A distance between accuracies, a fraction."""
 Seconds = Annotated[float, pydantic.Field(gt=0)]
 
 

@@ -13,16 +13,19 @@ in which survivors are sampled.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
 
+from classwise.core.arguments import Level, checked
+from classwise.core.config import Count, Share
 from classwise.core.errors import ClasswiseError
 from classwise.stats.best_arm_verdict import WorstClassVerdict
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, whole_numbers
-from classwise.stats.intervals import checked_level, lowest_interval
+from classwise.stats.intervals import lowest_interval
 
 MANY_CLASSES = 100
 MANY_CLASSES_TOLERANCE = 0.02
@@ -35,6 +38,7 @@ _NEARLY = 0.75
 """Classes are sampled in the same round if their intervals have at least this share of the deciding width."""
 
 
+@checked
 @dataclass(frozen=True)
 class Rules:
     """Sampling and stopping rules of a search.
@@ -54,24 +58,16 @@ class Rules:
         ClasswiseError: for a value out of range.
     """
 
-    alpha: float = 0.05
-    tolerance: float = 0.0
+    alpha: Level = 0.05
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.0
     priors: tuple[tuple[float, float], ...] = ((0.5, 8.0), (0.5, 60.0))
-    sample_size: int = 10
-    escalation_share: float = 0.35
-    classes_per_round: int = 1
+    sample_size: Count = 10
+    escalation_share: Share = 0.35
+    classes_per_round: Count = 1
 
     def __post_init__(self) -> None:
-        checked_level(self.alpha)
-        if not 0 <= self.tolerance < 1:
-            raise ClasswiseError(f"tolerance = {self.tolerance}: must be a fraction in [0, 1), such as 0.02")
-        for name in ("sample_size", "classes_per_round"):
-            if getattr(self, name) < 1:
-                raise ClasswiseError(f"{name} = {getattr(self, name)}: must be an integer of at least 1")
         if not 1 <= len(self.priors) <= 2 or any(not min(prior) > 0 for prior in self.priors):
             raise ClasswiseError(f"priors = {self.priors}: must be one or two pairs (a, b) of positive numbers")
-        if not 0 <= self.escalation_share <= 1:
-            raise ClasswiseError(f"escalation_share = {self.escalation_share}: must be a share of the pool in [0, 1]")
 
     @property
     def levels(self) -> int:

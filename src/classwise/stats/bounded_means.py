@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import Level, checked
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.crossed import lower_bound
-from classwise.stats.intervals import Interval, checked_level
+from classwise.stats.intervals import Interval
 
 
-def mean_intervals(values: ArrayLike, index: IntArray, num_classes: int, alpha: float = 0.05) -> Interval:
+@checked
+def mean_intervals(values: ArrayLike, index: IntArray, num_classes: int, alpha: Level = 0.05) -> Interval:
     """Interval of the expectation of each class, for independent values in [0, 1], such as one per image.
 
     The bounds are those of `classwise.stats.crossed.lower_bound`, on values that are divided by their maximum: the
@@ -34,7 +36,6 @@ def mean_intervals(values: ArrayLike, index: IntArray, num_classes: int, alpha: 
         >>> round(float(low[0]), 2), round(float(high[0]), 2)
         (0.33, 0.98)
     """
-    checked_level(alpha)
     sample = np.asarray(values, dtype=np.float64)
     return Interval(
         _lower(sample, index, num_classes, alpha / 2), 1 - _lower(1 - sample, index, num_classes, alpha / 2)

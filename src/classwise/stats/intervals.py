@@ -31,17 +31,6 @@ class Estimate(NamedTuple):
     high: float
 
 
-def checked_level(alpha: Level) -> float:
-    """Return ``alpha`` after checking its range.
-
-    Raises:
-        ClasswiseError: unless it is between 0 and 1 (exclusive).
-    """
-    if not 0 < alpha < 1:
-        raise ClasswiseError(f"alpha {alpha}: must be between 0 and 1; 0.05 gives 95 % intervals")
-    return alpha
-
-
 @checked
 def alpha_of(confidence: Level) -> float:
     """1 - ``confidence``, without its rounding error: exactly 0.05 for 0.95.
@@ -59,7 +48,7 @@ def alpha_of(confidence: Level) -> float:
 @checked
 def two_sided_z(alpha: Level) -> float:
     """The normal quantile Phi^-1(1 - alpha/2): 1.96 for alpha = 0.05."""
-    return float(special.ndtri(1 - checked_level(alpha) / 2))
+    return float(special.ndtri(1 - alpha / 2))
 
 
 @checked
@@ -68,7 +57,7 @@ def sidak(alpha: Level, tests: int) -> float:
 
     Sidak (1967): 1 - (1 - alpha)^(1/tests).
     """
-    return float(-np.expm1(np.log1p(-checked_level(alpha)) / max(tests, 1)))
+    return float(-np.expm1(np.log1p(-alpha) / max(tests, 1)))
 
 
 @checked
@@ -78,7 +67,7 @@ def student(values: ArrayLike, alpha: Level = 0.05) -> Estimate:
     degrees = len(sample) - 1
     mean, half_width = float(sample.mean()), float("nan")
     if degrees > 0:
-        quantile = special.stdtrit(degrees, 1 - checked_level(alpha) / 2)
+        quantile = special.stdtrit(degrees, 1 - alpha / 2)
         half_width = float(quantile * sample.std(ddof=1) / np.sqrt(len(sample)))
     return Estimate(mean, mean - half_width, mean + half_width)
 
@@ -117,7 +106,6 @@ def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -
         count: images, same shape; where it is 0 both ends are NaN.
         alpha: 1 minus the coverage.
     """
-    checked_level(alpha)
     k, n = (np.asarray(values, dtype=np.float64) for values in (correct, count))
     n = np.where(n > 0, n, np.nan)
     # max() makes the arguments of the beta distribution valid at the two ends, which are 0 and 1 by definition.

@@ -14,7 +14,7 @@ import numpy as np
 
 from classwise.core.arguments import Level, checked
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
-from classwise.stats.intervals import checked_level, lowest_interval
+from classwise.stats.intervals import lowest_interval
 from classwise.stats.paired import difference_of_minima
 
 
@@ -75,7 +75,7 @@ def worst_class_ranks(models: Sequence[Verdicts], labels: IntArray | None = None
         ([2, 2, 1], [3, 3, 1])
     """
     number = len(models)
-    level = checked_level(alpha) / max(number * (number - 1) // 2, 1)
+    level = alpha / max(number * (number - 1) // 2, 1)
     better = np.zeros((number, number), dtype=np.bool_)
     single = [lowest_interval(model.counts, level / 2) for model in models] if number > 1 else []
     for i, j in combinations(range(number), 2):

@@ -10,9 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, outcomes, ratio
-from classwise.stats.intervals import Estimate, checked_level
+from classwise.stats.intervals import Estimate
 
 RESAMPLES = 2000
 """The default number of resamples."""
@@ -115,7 +116,8 @@ def resampled_rows(matrix: ArrayLike, *, resamples: int = RESAMPLES, seed: int =
     return matrices
 
 
-def percentiles(value: float, samples: ArrayLike, alpha: float = 0.05) -> Estimate:
+@checked
+def percentiles(value: float, samples: ArrayLike, alpha: Level = 0.05) -> Estimate:
     """A number with the percentile interval (Efron 1979) of its resampled values; NaN among them are excluded.
 
     For a biased plug-in estimate (a maximum, a variance over classes, a correlation) the bias enters the interval
@@ -125,5 +127,5 @@ def percentiles(value: float, samples: ArrayLike, alpha: float = 0.05) -> Estima
     known = known[np.isfinite(known)]
     if not known.size:
         return Estimate(value, float("nan"), float("nan"))
-    low, high = np.quantile(known, [checked_level(alpha) / 2, 1 - alpha / 2])
+    low, high = np.quantile(known, [alpha / 2, 1 - alpha / 2])
     return Estimate(value, float(low), float(high))

@@ -18,7 +18,7 @@ from classwise.core.config import Count, Seed
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.crossed import Crossed, DifferenceComponents, added_by_runs, checked_runs
-from classwise.stats.intervals import checked_level, lowest_interval, sidak
+from classwise.stats.intervals import lowest_interval, sidak
 from classwise.stats.paired import ClassDifferences, paired_interval, paired_p_value, sidak_adjusted
 from classwise.stats.sample_splitting import HALVINGS, End, Halves, from_above, from_below
 
@@ -60,7 +60,6 @@ def mean_over_seeds(correct: ArrayLike, labels: ArrayLike, num_classes: Count, a
     Raises:
         ClasswiseError: if there is no run, a label is out of range, or the lengths differ.
     """
-    checked_level(alpha)
     table = Crossed.of(*checked_runs(correct, labels, num_classes), num_classes)
     runs = [table.runs] if table.runs > 1 else []
     added = added_by_runs(table.images, [table.over_runs] * len(runs), [table.noise] * len(runs), runs, alpha)
@@ -100,7 +99,6 @@ def difference_over_seeds(
         ClasswiseError: if each method has one seed, paired methods differ in the number of seeds, a label is out of
             range, or the lengths differ.
     """
-    checked_level(alpha)
     runs_a, runs_b, index = _both(first, second, labels, num_classes, paired=paired)
     if paired:
         tables = [Crossed.of(runs_a.astype(np.float64) - runs_b, index, num_classes)]
@@ -187,7 +185,8 @@ def worst_over_seeds(
         >>> round(found.value, 2), round(found.low, 2), round(found.high, 2), found.narrower
         (0.4, 0.3, 0.5, 'images')
     """
-    right, index = _present(*checked_runs(correct, labels, num_classes), alpha)
+    right, index = checked_runs(correct, labels, num_classes)
+    index = _of_present_classes(index)
     table = Crossed.of(right, index, int(index.max()) + 1)
     value = _mean_of_lowest(table)
     if table.runs == 1:
@@ -226,10 +225,9 @@ def _mean_of_lowest(table: Crossed) -> float:
     return float(table.by_run.min(axis=1).mean())
 
 
-def _present(right: BoolArray, index: IntArray, alpha: float) -> tuple[BoolArray, IntArray]:
-    """The outcomes with labels that count classes with images only."""
-    checked_level(alpha)
-    return right, np.unique(index, return_inverse=True)[1]
+def _of_present_classes(index: IntArray) -> IntArray:
+    """Labels that count classes with images only."""
+    return np.unique(index, return_inverse=True)[1]
 
 
 @checked
@@ -270,7 +268,7 @@ def worst_difference_over_seeds(
             range, the lengths differ, or ``halvings`` is below 1.
     """
     runs_a, runs_b, index = _both(first, second, labels, num_classes, paired=paired)
-    _, index = _present(runs_a, index, alpha)
+    index = _of_present_classes(index)
     classes = int(index.max()) + 1
     a, b = (
         _Method(runs, Crossed.of(runs, index, classes), Halves.draw(runs, index, halvings, seed))

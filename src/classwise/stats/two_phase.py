@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.arguments import Distance, Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, SuccessBounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, ratio, whole_numbers
-from classwise.stats.intervals import Interval, checked_level, clopper_pearson, lowest_interval
+from classwise.stats.intervals import Interval, clopper_pearson, lowest_interval
 
 UNKNOWN = -1
 """The result on a survivor that was not attacked in phase 2; 1 is a success of an attack, 0 none."""
@@ -308,20 +308,9 @@ def far_ends(state: State, settle: float) -> tuple[bool, BoolArray, BoolArray]:
     return overall, below, above
 
 
-def checked_settle(settle: float) -> float:
-    """Return ``settle`` after checking its range.
-
-    Raises:
-        ClasswiseError: unless it is between 0 and 1 (exclusive).
-    """
-    value: object = settle
-    if not (isinstance(value, Real) and 0 < float(value) < 1):
-        raise ClasswiseError(f"settle = {settle!r}: must be a fraction above 0 and below 1; 0.005 is half a point")
-    return settle
-
-
+@checked
 def two_phase_estimate(
-    survivors: Survivors, success: ArrayLike, settle: float, alpha: float = 0.05
+    survivors: Survivors, success: ArrayLike, settle: Distance, alpha: Level = 0.05
 ) -> TwoPhaseEstimate:
     """Estimate the accuracies from the results so far; valid for any results that were obtained by `next_sample`.
 
@@ -342,10 +331,9 @@ def two_phase_estimate(
         >>> result.overall.low < 0.4, result.settled
         (True, True)
     """
-    checked_settle(settle)
     results = np.asarray(success, dtype=np.int64)
     sample = sample_of(survivors, results)
-    state = state_of(survivors, sample, checked_level(alpha))
+    state = state_of(survivors, sample, alpha)
     new = _new_images(survivors, sample, alpha)
     overall, below, above = far_ends(state, settle)
     value = state.value[1:]
@@ -388,7 +376,8 @@ def _new_images(survivors: Survivors, sample: Sample, alpha: float) -> _NewImage
     return _NewImages(Interval(low, high), (next(ends)[0], next(ends)[1]))
 
 
-def next_sample(survivors: Survivors, success: ArrayLike, settle: float, alpha: float = 0.05) -> IntArray:
+@checked
+def next_sample(survivors: Survivors, success: ArrayLike, settle: Distance, alpha: Level = 0.05) -> IntArray:
     """The survivors to attack next, given all results so far.
 
     First the overall accuracy is sampled, then the classes that decide the lowest accuracy. A sample is planned as if
@@ -408,10 +397,9 @@ def next_sample(survivors: Survivors, success: ArrayLike, settle: float, alpha: 
     Raises:
         ClasswiseError: if ``settle`` or ``alpha`` is out of range.
     """
-    checked_settle(settle)
     results = np.asarray(success, dtype=np.int64)
     sample = sample_of(survivors, results)
-    state = state_of(survivors, sample, checked_level(alpha))
+    state = state_of(survivors, sample, alpha)
     overall, below, above = far_ends(state, settle)
     if not overall and not (below | above).any():
         return np.empty(0, dtype=np.int64)

@@ -15,7 +15,7 @@ from scipy import special
 from classwise.core.arguments import Level, checked
 from classwise.core.config import Count, Seed
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
-from classwise.stats.intervals import checked_level, lowest_interval
+from classwise.stats.intervals import lowest_interval
 from classwise.stats.metrics import worst_class
 
 FEW = 5
@@ -53,7 +53,7 @@ def _distinct_above(counts: ClassCounts, alpha: float) -> tuple[BoolArray, IntAr
     Returns:
         (D, D) results of the pairs; and for each class with images, in order, the index of its pair.
     """
-    level = checked_level(alpha) / max(int(counts.present.sum()) - 1, 1)
+    level = alpha / max(int(counts.present.sum()) - 1, 1)
     cells = np.stack([counts.correct[counts.present], counts.wrong[counts.present]], axis=1)
     pairs, index = np.unique(cells, axis=0, return_inverse=True)
     right, wrong = pairs.astype(np.float64).T

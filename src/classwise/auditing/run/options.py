@@ -16,7 +16,7 @@ from pydantic import Field
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.partition import MOST_SHARDS, Shard
-from classwise.core.arguments import BatchSize
+from classwise.core.arguments import BatchSize, Distance
 from classwise.core.config import Seed
 from classwise.core.precision import Dtype, Precision
 from classwise.core.repeats import RepeatCount, RepeatRule
@@ -26,8 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 ShardLike = Annotated[str | tuple[int, int] | Shard, "text such as '7/40', a pair of integers, or a Shard"]
 Shards = Annotated[int, Field(ge=1, le=MOST_SHARDS)]
-Distance = Annotated[float, Field(gt=0, lt=1)]
-"""A distance between accuracies, as a fraction."""
 
 
 class EvaluationOptions(TypedDict, total=False):

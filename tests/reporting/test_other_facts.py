@@ -22,7 +22,7 @@ from classwise.reporting.pages.curve import CurveFacts, radius_table
 from classwise.reporting.text.layout import joined
 from classwise.reporting.text.result import worst_class_parts
 from classwise.reporting.training_curves import curves_of
-from classwise.stats.best_arm_verdict import WorstClassVerdict
+from classwise.stats.best_arm import WorstClassVerdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 

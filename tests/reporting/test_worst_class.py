@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting.pages.worst_class import class_table, cost, worst_class_headline, worst_class_page
-from classwise.stats.best_arm_verdict import WorstClassVerdict
+from classwise.stats.best_arm import WorstClassVerdict
 
 
 def result_of(

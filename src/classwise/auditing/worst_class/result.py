@@ -13,7 +13,7 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.arguments import checked
 from classwise.core.display import TextDisplay
 from classwise.core.errors import printable
-from classwise.stats.best_arm_verdict import WorstClassVerdict
+from classwise.stats.best_arm import WorstClassVerdict
 
 
 @checked

@@ -299,7 +299,7 @@ def report_of(audit: Audit) -> IncompleteReport:
     return SampleReport(audit, estimator) if isinstance(estimator, TwoPhaseEstimator) else IncompleteReport(audit)
 
 
-def _with_interval(accuracy: SampledAccuracy) -> str:
+def _with_interval(accuracy: SampledAccuracy[float]) -> str:
     return f"{formatting.bare_percent(accuracy.value)} % {_interval(accuracy.low, accuracy.high)}"
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,6 +33,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, SuccessBounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, ratio, whole_numbers
 from classwise.stats.intervals import Interval, clopper_pearson, lowest_interval
+
+T = TypeVar("T", float, FloatArray)
 
 UNKNOWN = -1
 """The result on a survivor that was not attacked in phase 2; 1 is a success of an attack, 0 none."""
@@ -213,8 +215,8 @@ def _successes(survivors: Survivors, sample: Sample) -> FloatArray:
     return np.asarray(total)
 
 
-class SampledAccuracy(NamedTuple):
-    """An estimated accuracy with two intervals, fractions.
+class SampledAccuracy(NamedTuple, Generic[T]):
+    """An estimated accuracy with two intervals, fractions; or those of all classes, (C,), NaN for absent classes.
 
     Attributes:
         value: the estimate.
@@ -224,21 +226,11 @@ class SampledAccuracy(NamedTuple):
         new_high: upper end.
     """
 
-    value: float
-    low: float
-    high: float
-    new_low: float
-    new_high: float
-
-
-class ClassAccuracies(NamedTuple):
-    """`SampledAccuracy` of each class: (C,) arrays, NaN for absent classes."""
-
-    value: FloatArray
-    low: FloatArray
-    high: FloatArray
-    new_low: FloatArray
-    new_high: FloatArray
+    value: T
+    low: T
+    high: T
+    new_low: T
+    new_high: T
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,11 +250,11 @@ class TwoPhaseEstimate:
         alpha: 1 minus the confidence.
     """
 
-    overall: SampledAccuracy
-    worst: SampledAccuracy
+    overall: SampledAccuracy[float]
+    worst: SampledAccuracy[float]
     label: int
     possibly: tuple[int, ...]
-    classes: ClassAccuracies
+    classes: SampledAccuracy[FloatArray]
     survivors: IntArray
     drawn: IntArray
     settled: bool
@@ -334,21 +326,21 @@ def two_phase_estimate(
     results = np.asarray(success, dtype=np.int64)
     sample = sample_of(survivors, results)
     state = state_of(survivors, sample, alpha)
-    new = _new_images(survivors, sample, alpha)
+    new_units, new_lowest = _new_images(survivors, sample, alpha)
     overall, below, above = far_ends(state, settle)
     value = state.value[1:]
     label = int(value.argmin())
-    columns = [np.where(np.isfinite(column), column, np.nan) for column in (*state[:3], *new.units)]
+    columns = [np.where(np.isfinite(column), column, np.nan) for column in (*state[:3], *new_units)]
     shared = _accuracy(survivors, _bounds(survivors, sample, alpha / (2 * int((survivors.images > 0).sum()))).most)
     possibly = np.isfinite(value) & (shared[1:] <= state.upper[1:].min() + ROUNDING)
     return TwoPhaseEstimate(
         overall=SampledAccuracy(*(float(column[0]) for column in columns)),
         worst=SampledAccuracy(
-            float(value[label]), float(state.lower[1:].min()), float(state.upper[1:].min()), *new.lowest
+            float(value[label]), float(state.lower[1:].min()), float(state.upper[1:].min()), *new_lowest
         ),
         label=label,
         possibly=tuple(int(place) for place in np.flatnonzero(possibly)),
-        classes=ClassAccuracies(*(column[1:] for column in columns)),
+        classes=SampledAccuracy(*(column[1:] for column in columns)),
         survivors=survivors.pool[1:],
         drawn=(sample.known_hits + sample.known_robust)[1:],
         settled=not overall and not (below | above).any(),
@@ -356,15 +348,8 @@ def two_phase_estimate(
     )
 
 
-class _NewImages(NamedTuple):
-    """Intervals for new images: of each unit (1 + C,), and of the lowest class accuracy."""
-
-    units: Interval
-    lowest: tuple[float, float]
-
-
-def _new_images(survivors: Survivors, sample: Sample, alpha: float) -> _NewImages:
-    """Binomial intervals at both ends of the intervals for these images."""
+def _new_images(survivors: Survivors, sample: Sample, alpha: float) -> tuple[Interval, tuple[float, float]]:
+    """Intervals for new images, binomial at both ends of those for these images: of each unit, and of the minimum."""
     sampling, binomial = SAMPLING_SHARE * alpha, (1 - SAMPLING_SHARE) * alpha
     sizes, pool, classes = survivors.sizes, survivors.pool, int((survivors.images > 0).sum())
     least, most = _bounds(survivors, sample, sampling)
@@ -373,7 +358,7 @@ def _new_images(survivors: Survivors, sample: Sample, alpha: float) -> _NewImage
     lower = pool - _bounds(survivors, sample, sampling / 2).most
     upper = pool - _bounds(survivors, sample, sampling / (2 * classes)).least
     ends = (lowest_interval(ClassCounts(sizes[1:], robust[1:]), binomial) for robust in (lower, upper))
-    return _NewImages(Interval(low, high), (next(ends)[0], next(ends)[1]))
+    return Interval(low, high), (next(ends)[0], next(ends)[1])
 
 
 @checked

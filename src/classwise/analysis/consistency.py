@@ -18,7 +18,7 @@ from classwise.reporting.figures.matrix import matrix
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import Agreement, kendalls_w, spearman_matrix
+from classwise.stats.ranks import Association, kendalls_w, spearman_matrix
 from classwise.stats.resampling import percentiles, resampled_accuracies
 
 _RESAMPLES = 400
@@ -41,7 +41,7 @@ class Consistency(AnalysisResult):
     correlations: FloatArray
     lowest: Estimate
     mean: Estimate
-    agreement: Agreement
+    agreement: Association
 
     @property
     def table(self) -> pd.DataFrame:

@@ -22,23 +22,12 @@ ENUMERATED = 8
 
 
 class Association(NamedTuple):
-    """Correlation of two lists of numbers.
+    """Correlation of two lists of numbers, or concordance of several rankings.
 
     Attributes:
-        value: coefficient in -1 .. 1; NaN if one of the lists is constant.
-        p_value: two-sided p-value.
-    """
-
-    value: float
-    p_value: float
-
-
-class Agreement(NamedTuple):
-    """Concordance of several rankings.
-
-    Attributes:
-        value: Kendall's W, 0 (no agreement) .. 1 (identical rankings); NaN if all rankings are constant.
-        p_value: p-value of a permutation test.
+        value: correlation in -1 .. 1, NaN if one of the lists is constant; or Kendall's W, 0 (no agreement) .. 1
+            (identical rankings), NaN if all rankings are constant.
+        p_value: two-sided p-value of a correlation; p-value of a permutation test of Kendall's W.
     """
 
     value: float
@@ -104,7 +93,7 @@ def spearman_matrix(rows: ArrayLike) -> FloatArray:
 
 
 @checked
-def kendalls_w(rows: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -> Agreement:
+def kendalls_w(rows: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -> Association:
     """Kendall's coefficient of concordance, corrected for ties, with a permutation p-value.
 
     W = 12 S / (m^2 (n^3 - n) - m sum(t^3 - t)) with S the sum of squared deviations of the rank sums and t the sizes of
@@ -126,14 +115,14 @@ def kendalls_w(rows: ArrayLike, *, permutations: Count = 9999, seed: Seed = 0) -
     ties = sum(float((size**3 - size).sum()) for size in (np.unique(row, return_counts=True)[1] for row in ranked))
     whole = judges**2 * (items**3 - items) - judges * ties
     if not whole:
-        return Agreement(math.nan, math.nan)
+        return Association(math.nan, math.nan)
     value = float(12 * _scatter(ranked.sum(axis=0)) / whole)
     generator = np.random.default_rng(seed)
     sums = np.zeros((permutations, items))
     for row in ranked:
         sums += generator.permuted(np.tile(row, (permutations, 1)), axis=1)
     reached = int(np.count_nonzero(12 * _scatter(sums) / whole >= value - 1e-12))
-    return Agreement(value, (1 + reached) / (1 + permutations))
+    return Association(value, (1 + reached) / (1 + permutations))
 
 
 def _scatter(sums: FloatArray) -> FloatArray:

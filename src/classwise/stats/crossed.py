@@ -231,19 +231,16 @@ class DifferenceComponents(NamedTuple):
         return np.asarray(np.exp(high))
 
 
-def checked_runs(
-    correct: ArrayLike, labels: ArrayLike, num_classes: int, *, least: int = 1
-) -> tuple[BoolArray, IntArray]:
-    """The (S, N) outcomes of at least ``least`` runs and the (N,) labels.
+def checked_runs(correct: ArrayLike, labels: ArrayLike, num_classes: int) -> tuple[BoolArray, IntArray]:
+    """The (S, N) outcomes of at least one run and the (N,) labels.
 
     Raises:
-        ClasswiseError: for another shape, fewer runs, no images, or a label that is out of range.
+        ClasswiseError: for another shape, no run, no images, or a label that is out of range.
     """
     index = class_labels(labels, num_classes)
     right = outcomes(correct, len(index))
-    if right.ndim != 2 or len(right) < least:
-        number = "at least two seeds" if least == 2 else "at least one seed"
-        raise ClasswiseError(f"correct: expected shape (seeds, images) with {number}, got {right.shape}")
+    if right.ndim != 2 or not len(right):
+        raise ClasswiseError(f"correct: expected shape (seeds, images) with at least one seed, got {right.shape}")
     if not len(index):
         raise ClasswiseError("correct: no images; at least one is required")
     return right, index

@@ -66,7 +66,7 @@ def variance(counts: ClassCounts, alpha: Level = 0.05) -> Estimate:
     """
     accuracy, sampling = _accuracies(counts)
     classes, z = len(accuracy), two_sided_z(alpha)
-    value = float(accuracy.var() - (1 - 1 / classes) * sampling.mean())
+    value = unbiased_variance(counts)
     if math.isnan(value) or classes == 1:
         return Estimate(value, value, value)
     images, correct = counts.count[counts.present], counts.correct[counts.present]

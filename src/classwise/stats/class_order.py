@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import special
 
+from classwise.stats.confusion import confusion
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, clopper_pearson
 from classwise.stats.resampling import halves
@@ -91,7 +92,7 @@ def occurring_classes(labels: IntArray, predictions: IntArray) -> int:
 def explains_best(labels: IntArray, predictions: IntArray) -> bool:
     """Whether no order of at most `MOST_CLASSES` classes explains more of these images than the present one."""
     classes, (truth, predicted) = _occurring(labels, predictions)
-    return bool((_best_order(_confusion(truth, predicted, len(classes))) == np.arange(len(classes))).all())
+    return bool((_best_order(confusion(truth, predicted, len(classes))) == np.arange(len(classes))).all())
 
 
 def likely_order(labels: IntArray, predictions: IntArray, class_names: Sequence[str]) -> ClassOrder | None:
@@ -164,7 +165,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
 def _searched_order(labels: IntArray, predictions: IntArray, num_classes: int) -> tuple[str, IntArray]:
     """The order that explains most images, reduced to its cycles that explain far more than the present order."""
     classes, (truth, predicted) = _occurring(labels, predictions)
-    best = _best_order(_confusion(truth, predicted, len(classes)))
+    best = _best_order(confusion(truth, predicted, len(classes)))
     fit = _Fit.of(best, (truth, predicted), (truth, predicted))
     reduced = np.arange(len(classes))
     for cycle in _cycles(best):
@@ -253,11 +254,6 @@ def _occurring(labels: IntArray, predictions: IntArray) -> tuple[IntArray, tuple
     """The classes with images or predictions, and labels and predictions as their places."""
     classes = np.union1d(labels, predictions)
     return classes, (np.searchsorted(classes, labels), np.searchsorted(classes, predictions))
-
-
-def _confusion(labels: IntArray, predictions: IntArray, num_classes: int) -> IntArray:
-    flat = np.bincount(num_classes * labels + predictions, minlength=num_classes**2)
-    return flat.reshape(num_classes, num_classes)
 
 
 def _best_order(matrix: IntArray) -> IntArray:

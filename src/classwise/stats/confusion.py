@@ -34,11 +34,7 @@ def confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> In
         array([[1, 1],
                [0, 2]])
     """
-    truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
-    if len(truth) != len(predicted):
-        raise ClasswiseError(
-            f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label"
-        )
+    truth, predicted = _pairs(labels, predictions, num_classes)
     flat = np.bincount(num_classes * truth + predicted, minlength=num_classes**2)
     return flat.astype(np.int64).reshape(num_classes, num_classes)
 
@@ -50,11 +46,7 @@ def sparse_confusion(labels: ArrayLike, predictions: ArrayLike, num_classes: int
     Raises:
         ClasswiseError: as `confusion` does.
     """
-    truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
-    if len(truth) != len(predicted):
-        raise ClasswiseError(
-            f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label"
-        )
+    truth, predicted = _pairs(labels, predictions, num_classes)
     ones = np.ones(len(truth), dtype=np.int64)
     return sparse.csr_array(sparse.coo_array((ones, (truth, predicted)), shape=(num_classes, num_classes)))
 
@@ -272,6 +264,15 @@ def target_shares(matrix: ArrayLike) -> FloatArray:
     """
     errors = np.nansum(misclassified(matrix), axis=0)
     return ratio(errors, errors.sum())
+
+
+def _pairs(labels: ArrayLike, predictions: ArrayLike, num_classes: int) -> tuple[IntArray, IntArray]:
+    truth, predicted = class_labels(labels, num_classes), class_labels(predictions, num_classes, "predictions")
+    if len(truth) != len(predicted):
+        raise ClasswiseError(
+            f"{len(truth)} labels but {len(predicted)} predictions; give one prediction for each label"
+        )
+    return truth, predicted
 
 
 def _square(matrix: ArrayLike) -> FloatArray:

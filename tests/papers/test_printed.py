@@ -9,6 +9,7 @@ from classwise.papers import catalogue
 from classwise.papers.settings import printed_under
 from classwise.papers.tables import Key, printed_parts, printed_table, recompute, row_name, summary_table
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts
 from classwise.stats.ranks import spearman_matrix
 
@@ -95,6 +96,31 @@ def test_printed_extreme_classes() -> None:
     assert {tuple(cell) for cell in table.rows[0].cells[7::2]} == {("classes 0 and 1", "20")}
     unprinted = summary_table("", ours, {}, ("bird", "cat")).rows[0].cells
     assert {cell.text for cell in unprinted[1::2]} == {"–"}
+
+
+def test_vulnerable_classes_are_those_of_the_paper() -> None:
+    """kdd21 Definition 3.3 under PGD: classes 2, 3, 4, 5 for all four defences."""
+    found = [np.array(row["per_class"]) / 100 for row in catalogue.printed_rows("kdd21/T1") if row["attack"] == "PGD"]
+    vulnerable = [metrics.vulnerable_classes(a, metrics.overall_macro(a)) for a in found]
+    assert [np.flatnonzero(classes).tolist() for classes in vulnerable] == [[2, 3, 4, 5]] * 4
+
+
+def test_metrics_of_rows_without_printed_metrics() -> None:
+    """CV and MCD of the CW rows of iclr21 Table 2, and of the sums of the changes and Madry's row in its Table 5."""
+    attacked = {
+        row["defence"]: row["per_class"] for row in catalogue.printed_rows("iclr21/T2") if row["attack"] == "CW_inf"
+    }
+    small = {row["defence"]: row for row in catalogue.printed_rows("iclr21/T5")}
+    base = np.array(small["Madry"]["per_class"])
+    sums = {defence: base + np.array(row.get("d_per_class", np.zeros(10))) for defence, row in small.items()}
+    for rows, expected in (
+        (attacked, {"Madry": (245.8, 47.0), "TRADES": (297.3, 51.0), "MART": (371.5, 53.0)}),
+        (sums, {"Madry": (284.4, 52.8), "HE": (214.8, 42.9), "HE-LIS": (139.8, 34.5), "HE-CMP": (123.6, 32.4)}),
+    ):
+        for defence, metrics_of_row in expected.items():
+            again = recompute({"per_class": rows[defence]})
+            assert again is not None
+            assert (again.cv, again.mcd) == pytest.approx(metrics_of_row, abs=0.05 + 1e-6)
 
 
 def test_rank_consistency_of_the_printed_rows() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pydantic
 import torch
@@ -70,10 +70,6 @@ def _reflected(position: Tensor, length: int) -> Tensor:
     return torch.where(position < length, position, 2 * (length - 1) - position).clamp_(min=0)
 
 
-Padding = Annotated[int, pydantic.Field(ge=0)]
-"""Padding on each side, in pixels."""
-
-
 @configurable
 class Augmentation(Described, ABC):
     """Base class of augmentations of training batches."""
@@ -102,24 +98,18 @@ class Crop(Augmentation):
     source = ()
     example = "crop:padding=4"
 
-    padding: Padding = 4
+    padding: Annotated[int, pydantic.Field(ge=0)] = 4
     border: Literal["reflect", "zeros"] = "reflect"
+    flips: ClassVar[bool] = False
 
     def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """Crop the images."""
-        return crop_flip(x, index, rng, self.padding, flip=False, border=self.border)
+        """Crop the images, and flip them at random if the class does."""
+        return crop_flip(x, index, rng, self.padding, self.flips, self.border)
 
 
 @configurable
-class CropFlip(Augmentation):
+class CropFlip(Crop):
     """A random crop of the padded image and a random horizontal flip: the standard augmentation for CIFAR."""
 
-    source = ()
     example = "crop-flip:padding=4"
-
-    padding: Padding = 4
-    border: Literal["reflect", "zeros"] = "reflect"
-
-    def __call__(self, x: Tensor, index: Tensor, rng: CounterRNG) -> Tensor:
-        """Crop and flip the images."""
-        return crop_flip(x, index, rng, self.padding, flip=True, border=self.border)
+    flips = True

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from classwise.data.formats.idx import Idx, find_pair, read_idx
-from classwise.data.formats.parquet import Parquet
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet, Remote
 
@@ -34,8 +33,7 @@ class _IdxSet(DataSet):
         pair = find_pair(root, split)
         if pair and (root.name in self.folders or self._is_official(pair[1], split)):
             return self.named(Idx().read(root, split), split)
-        file = root / f"{self.name}-{split}.parquet"
-        return self.named(Parquet().read(file, split), split) if file.is_file() else None
+        return self.from_parquet(root, split)
 
     def _is_official(self, labels: Path, split: str) -> bool:
         return hashlib.sha256(read_idx(labels).tobytes()).hexdigest() == self.labels[split]

@@ -7,7 +7,6 @@ from functools import partial
 from typing import ClassVar
 
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812
 
 from classwise.models.base import Classifier, channels, pooled, start_for_relu
 
@@ -40,7 +39,7 @@ class VGG(Classifier):
                 outputs = channels(size, width)
                 layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
                 inputs = outputs
-            layers.append(Halved())
+            layers.append(nn.MaxPool2d(2, ceil_mode=True))  # a last odd row or column is pooled separately
         self.layers = nn.Sequential(*layers)
         self.linear = nn.Linear(inputs, num_classes)
         start_for_relu(self)
@@ -48,14 +47,6 @@ class VGG(Classifier):
     def features(self, x: Tensor) -> Tensor:
         """The average-pooled last feature map, (N, 512 * width)."""
         return pooled(self.layers(x))
-
-
-class Halved(nn.Module):
-    """2x2 max pooling; a last odd row or column is pooled separately."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) to (N, C, ceil(H/2), ceil(W/2))."""
-        return F.max_pool2d(x, 2, ceil_mode=True)
 
 
 vgg16 = partial(VGG, convolutions=(2, 2, 3, 3, 3))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
@@ -101,8 +102,7 @@ class _FineLinear:
         if x.ndim > 2:
             self._lower = self._lower or [tensor.to(self._dtype) for tensor in layer.parameters()]
             return F.linear(x, *self._lower)
-        with torch.autocast(x.device.type, enabled=False):
-            return F.linear(x.to(layer.weight.dtype), layer.weight, layer.bias)
+        return _exact(layer, x)
 
     def refresh(self) -> None:
         """Convert the layer's current parameters."""
@@ -118,19 +118,14 @@ def fine_logits(model: nn.Module) -> Iterator[None]:
     `nn.Linear` in ``model.modules()``; if the logits come from another layer, this only costs a little time.
     """
     last = [module for module in model.modules() if type(module) is nn.Linear][-1:]
-    with replaced({layer: _exact(layer) for layer in last if "forward" not in layer.__dict__}):
+    with replaced({layer: functools.partial(_exact, layer) for layer in last if "forward" not in layer.__dict__}):
         yield
 
 
-def _exact(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
-    """The layer's forward pass in the precision of its weights."""
-    original: Callable[[Tensor], Tensor] = layer.forward
-
-    def forward(x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
-            return original(x.to(layer.weight.dtype))
-
-    return forward
+def _exact(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer's output in the precision of its weights, also under autocast."""
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(x.to(layer.weight.dtype), layer.weight, layer.bias)
 
 
 def _identity(x: Tensor) -> Tensor:

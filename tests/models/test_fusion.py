@@ -16,7 +16,7 @@ from classwise.core.threat import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.folding import foldable
 from classwise.models.fused_copy import FusedCopy
-from classwise.models.fusion import TOLERANCE, Fusion, Snapshot, fuse
+from classwise.models.fusion import TOLERANCE, Fusion, Snapshot
 from classwise.models.logits import LogitsModel
 from tests.models.networks import NETWORKS, ConvNeXt, PreActResNet
 from tests.models.samples import trained
@@ -86,7 +86,7 @@ def test_the_model_is_as_it_was(precision: Precision) -> None:
     model = trained(NETWORKS["mobilenet"]())
     before, weights = Snapshot(model, values=True), copy.deepcopy(model.state_dict())
     state = torch.get_rng_state()
-    with fuse(model, precision, digits()) as forward:
+    with Fusion(model).forward(precision, digits()) as forward:
         both(forward, digits())
         assert Snapshot(model, values=True) == before
     assert Snapshot(model, values=True) == before
@@ -111,7 +111,7 @@ def test_later_uses_read_the_current_weights_into_the_same_tensors(case: type[nn
         refreshed = both(forward, digits())
     assert fusion._copies[FAST] is copies
     assert addresses == [tensor.data_ptr() for tensor in copies.network.state_dict().values()]
-    with fuse(model, FAST, digits()) as forward:
+    with Fusion(model).forward(FAST, digits()) as forward:
         for found, expected in zip(refreshed, both(forward, digits()), strict=True):
             assert torch.equal(found, expected)
     assert error(refreshed[0], before) > 0.1
@@ -246,7 +246,7 @@ def test_a_fused_copy_adapts_to_the_size_of_images(name: str, size: int) -> None
     """These pad small images."""
     model = trained(build_model(name, num_classes=5, in_channels=1, width=0.125))
     x = torch.rand(4, 1, 32, 32, generator=torch.Generator().manual_seed(0))
-    with fuse(model, EXACT, x) as fused, torch.no_grad():
+    with Fusion(model).forward(EXACT, x) as fused, torch.no_grad():
         for side in (32, size):
             x = torch.rand(4, 1, side, side, generator=torch.Generator().manual_seed(side))
             torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-4)

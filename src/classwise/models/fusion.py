@@ -121,13 +121,6 @@ class Fusion:
         return reason or fused
 
 
-@contextmanager
-def fuse(model: nn.Module, precision: Precision, images: Tensor) -> Iterator[Forward]:
-    """Context of `Fusion.forward` for a single use."""
-    with Fusion(model).forward(precision, images) as forward:
-        yield forward
-
-
 def _objection(model: nn.Module) -> str:
     """Why a model cannot be copied: its passes have effects or an implementation that a copy would lack."""
     if any(getattr(torch_module, f"_global{hooks}") for hooks in _HOOKS):

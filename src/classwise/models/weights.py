@@ -19,7 +19,6 @@ from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_bytes
 from classwise.models.content import digest_of, raw_bytes, script_contents
 
-"""Version of the metadata schema."""
 METADATA_KEY = "classwise"
 """The key of the safetensors metadata under which all of it is stored."""
 

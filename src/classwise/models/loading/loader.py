@@ -439,7 +439,8 @@ def _inferred_spec(name: str, checkpoint: Checkpoint, given: Mapping[str, Any]) 
 
 def _data_spec(data: Any) -> dict[str, Any]:
     """The numbers of classes and channels of the data, where known."""
-    known = {"num_classes": getattr(data, "num_classes", None), "in_channels": _channels(data)}
+    shape = _image_shape(data)
+    known = {"num_classes": getattr(data, "num_classes", None), "in_channels": None if shape is None else shape[0]}
     return {key: value for key, value in known.items() if value is not None}
 
 
@@ -447,11 +448,6 @@ def _parent_classes(data: Any) -> int | None:
     """Number of classes of the data set of whose classes the data have a part, as ImageNet-A; else None."""
     known = named_set(data) if isinstance(data, (Images, Stream)) else None
     return (known.parent_logits or None) if known else None
-
-
-def _channels(data: Any) -> int | None:
-    shape = _image_shape(data)
-    return None if shape is None else int(shape[0])
 
 
 def _image_shape(data: Any) -> Sequence[int] | None:

@@ -31,6 +31,8 @@ from classwise.core.rng import saved_generators
 from classwise.core.storage import read_json, write_text
 
 T = TypeVar("T")
+Outputs = tuple[Tensor, Tensor | None]
+"""Logits (N, C) of images, and the gradient of a combination of them with respect to the images, if there is one."""
 Compile = Literal["auto", "on", "off"]
 """Whether networks are compiled: where it is worthwhile, always, or never."""
 BACKEND: Any = "inductor"
@@ -194,7 +196,7 @@ class CompiledNetwork:
         """Compile and compare one pass, and record the cost; a pass of the network that fails is left to the caller."""
         network, startup = self._network, _startup()
 
-        def timed() -> tuple[tuple[Tensor, Tensor | None], float]:
+        def timed() -> tuple[Outputs, float]:
             started = time.perf_counter()
             outputs = _outputs(self._compiled, network, x)
             return outputs, _now(x) - started
@@ -202,8 +204,10 @@ class CompiledNetwork:
         found, first = self._unchanged(timed, x)
         seconds = first - self._unchanged(timed, x)[1] - startup
         expected = self._unchanged(lambda: _outputs(network, network, x), x)
-        if not network.training and (differs := _difference(expected, found)):  # training may have random layers
-            raise ClasswiseError(differs)
+        if not network.training and (  # training may have random layers
+            differs := difference(expected, found, TOLERANCE, GRADIENT_TOLERANCE)
+        ):
+            raise ClasswiseError(f"the compiled network's {differs}")
         fast = self._unchanged(lambda: _seconds(self._compiled, network, x), x)
         slow = self._unchanged(lambda: _seconds(network, network, x), x)
         _record(key, max(seconds, 0.0), (slow - fast) / len(x))
@@ -296,7 +300,7 @@ def _hash(network: nn.Module) -> str:
     return hashlib.sha256(f"{network} {shapes}".encode()).hexdigest()[:16]
 
 
-def _outputs(forward: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor) -> tuple[Tensor, Tensor | None]:
+def _outputs(forward: Callable[[Tensor], Tensor], network: nn.Module, x: Tensor) -> Outputs:
     """Logits of a batch, and the gradient of its images if they require one; that of the weights is computed, too."""
     leaf = x.detach().requires_grad_(x.requires_grad)
     logits = forward(leaf)
@@ -332,13 +336,21 @@ def _now(x: Tensor) -> float:
     return time.perf_counter()
 
 
-def _difference(expected: tuple[Tensor, Tensor | None], found: tuple[Tensor, Tensor | None]) -> str:
-    """How outputs differ by more than rounding; empty if they do not."""
+def difference(expected: Outputs, found: Outputs, tolerance: float, gradient_tolerance: float) -> str:
+    """How outputs differ by more than rounding, after the name of the network and ``'s``; empty if they do not.
+
+    Args:
+        expected: logits of images, and the gradient of the images; None: there is none.
+        found: those to compare.
+        tolerance: largest difference of a logit, as a fraction of the largest one.
+        gradient_tolerance: largest median over the images of the difference of a gradient, as a fraction of its norm.
+    """
     logits, other = expected[0].float(), found[0].float()
     error = float((other - logits).abs().max() / logits.abs().max().clamp_min(_TINY))
-    if not error <= TOLERANCE:
-        return f"the compiled network's logits differ by {error:.1e} of the largest"
-    if expected[1] is not None and found[1] is not None:
-        norms = expected[1].flatten(1).norm(dim=1).clamp_min(_TINY)
-        error = float(((found[1] - expected[1]).flatten(1).norm(dim=1) / norms).median())
-    return "" if error <= GRADIENT_TOLERANCE else f"the compiled network's gradient differs by {error:.1e} of its norm"
+    if not error <= tolerance:
+        return f"logits differ by {error:.1e} of the largest"
+    if expected[1] is None or found[1] is None:
+        return "" if expected[1] is found[1] else "gradient differs"
+    norms = expected[1].flatten(1).norm(dim=1).clamp_min(_TINY)
+    error = float(((found[1] - expected[1]).flatten(1).norm(dim=1) / norms).median())
+    return "" if error <= gradient_tolerance else f"gradient differs by {error:.1e} of its norm"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from classwise.core.compilation import Compiling
+from classwise.core.compilation import Compiling, Outputs, difference
 from classwise.core.errors import first_line
 from classwise.core.float32 import true_float32
 from classwise.core.memory_format import format_of
@@ -34,7 +34,6 @@ Gradients jump where a rounding error changes which input of a ReLU or of max po
 Inception-v3, and for single images in other networks. Other differences are detected in the logits.
 """
 
-_TINY = 1e-30
 _SCALARS = (bool, int, float, complex, str, bytes)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _OPAQUE = (torch.jit.ScriptModule, nn.DataParallel, nn.parallel.DistributedDataParallel, FunctionModel)
@@ -152,20 +151,12 @@ def _difference(model: nn.Module, network: nn.Module, precision: Precision, imag
         return "its forward pass modifies its attributes"
     with true_float32(images.device), generators_restored(images.device):
         found = _logits_and_gradient(exact.forward(network), images)
-    error = float((found[0] - expected[0]).abs().max() / expected[0].abs().max().clamp_min(_TINY))
-    if not error <= TOLERANCE:
-        return f"its copy's logits differ by {error:.1e} of the largest"
-    if (found[1] is None) != (expected[1] is None):
-        return "its copy's gradient differs"
-    if found[1] is not None and expected[1] is not None:
-        errors = (found[1] - expected[1]).flatten(1).norm(dim=1) / expected[1].flatten(1).norm(dim=1).clamp_min(_TINY)
-        if not float(errors.median()) <= GRADIENT_TOLERANCE:
-            return f"its copy's gradient differs by {float(errors.median()):.1e} of its norm"
-    return ""
+    differs = difference(expected, found, TOLERANCE, GRADIENT_TOLERANCE)
+    return differs and f"its copy's {differs}"
 
 
-def _logits_and_gradient(forward: Forward, images: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits (N, C), and the gradient of a combination of them with respect to the images; None if there is none."""
+def _logits_and_gradient(forward: Forward, images: Tensor) -> Outputs:
+    """The logits of images, and the gradient with respect to them."""
     with torch.enable_grad(), wrong_gradients_refused():
         leaf = images.detach().clone().requires_grad_()
         logits = raised(forward(leaf))

@@ -42,7 +42,7 @@ class BackgroundWriter:
         if self._thread is None:
             write(content)
             return
-        self._writes.append(self._thread.submit(functools.partial(self._write, HostCopy(content), write)))
+        self._writes.append(self._thread.submit(functools.partial(self._write, HostCopy(content, cloned=True), write)))
 
     def _write(self, copied: HostCopy, write: Callable[[Any], None]) -> None:
         if self._failed:

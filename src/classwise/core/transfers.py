@@ -25,36 +25,16 @@ def all_to_device(content: Any, device: torch.device) -> Any:
     return _mapped(content, lambda tensor: tensor.to(device))
 
 
-class Readback:
-    """A copy of tensors to the CPU that is under way.
-
-    Args:
-        tensors: tensors by name, on one device.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._values = {name: _host_copy(tensor) for name, tensor in tensors.items()}
-        self._event = _recorded(tensors.values())
-
-    def values(self) -> dict[str, Tensor]:
-        """The tensors on the CPU; waits for the work that was queued before the copy, not for later work."""
-        if self._event is not None:
-            self._event.synchronize()
-            self._event = None
-        return self._values
-
-
 class HostCopy:
     """A copy on the CPU of nested mappings and sequences with tensors, which is under way.
 
-    The tensors may be modified after it was made; those on the CPU are copied, too.
-
     Args:
         content: the tensors, mappings, lists and tuples; other values are not copied.
+        cloned: whether tensors on the CPU are copied, too, so that all may be modified after this was made.
     """
 
-    def __init__(self, content: Any) -> None:
-        self._content = _mapped(content, _copied)
+    def __init__(self, content: Any, *, cloned: bool = False) -> None:
+        self._content = _mapped(content, _cloned if cloned else _host_copy)
         self._event = _recorded(_tensors(content))
 
     def content(self) -> Any:
@@ -67,7 +47,8 @@ class HostCopy:
 
 def to_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors to the CPU, waiting for the device once."""
-    return Readback(tensors).values()
+    copied: dict[str, Tensor] = HostCopy(tensors).content()
+    return copied
 
 
 def _host_copy(tensor: Tensor) -> Tensor:
@@ -87,7 +68,7 @@ def _recorded(tensors: Iterable[Tensor]) -> torch.cuda.Event | None:
     return event
 
 
-def _copied(tensor: Tensor) -> Tensor:
+def _cloned(tensor: Tensor) -> Tensor:
     return tensor.detach().clone() if tensor.device.type == "cpu" else _host_copy(tensor)
 
 

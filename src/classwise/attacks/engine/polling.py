@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from classwise.core.transfers import Readback
+from classwise.core.transfers import HostCopy
 
 
 class EndedSlots:
@@ -31,7 +31,7 @@ class EndedSlots:
         self._late = late
         self.ids = torch.zeros(size, 2, dtype=torch.int64)
         self._left = torch.zeros(size, dtype=torch.int64)
-        self._reading: Readback | None = None
+        self._reading: HostCopy | None = None
         self._places = torch.arange(size)  # position at the time of the copy of each slot
         self._watched = torch.zeros(size, dtype=torch.bool)  # the slots whose row is that of the copy
 
@@ -69,9 +69,9 @@ class EndedSlots:
             return leaving, leaving & flags["hit"].cpu()
         leaving, hit = live & (self._left <= 0), torch.zeros_like(live)  # these have ended for certain
         if self._reading is not None:
-            read = {name: self._watched & flag[self._places] for name, flag in self._reading.values().items()}
+            read = {name: self._watched & flag[self._places] for name, flag in self._reading.content().items()}
             leaving, hit = leaving | read["ended"], read["ended"] & read["hit"]
-        self._reading = Readback(flags) if steps else None
+        self._reading = HostCopy(flags) if steps else None
         self._places = torch.arange(len(live))
         self._watched = live & ~leaving if steps else torch.zeros_like(live)
         return leaving, hit

@@ -77,7 +77,8 @@ def corruptions(
     from classwise.auditing.outcomes.table import CLEAN
     from classwise.auditing.run.corruptions import audit_corruptions
     from classwise.core.distributed import launched, local_device, process_group
-    from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD
+    from classwise.data.corruptions.base import SEVERITIES
+    from classwise.data.corruptions.corrupt import STANDARD
     from classwise.data.loading import open_corrupted
 
     run = model.single_run(needed=data.data is None)

@@ -19,7 +19,8 @@ from classwise.core.config import Count, Seed, build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
 from classwise.core.registry import load_object
 from classwise.data.corruptions import CORRUPTIONS
-from classwise.data.corruptions.corrupt import Severity, corrupt
+from classwise.data.corruptions.base import Severity
+from classwise.data.corruptions.corrupt import corrupt
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats import FORMATS
 from classwise.data.formats.base import EncodedFormat, Format

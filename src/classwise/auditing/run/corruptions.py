@@ -21,7 +21,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import Progress
 from classwise.core.progress_display import listening
 from classwise.core.threat import ThreatLike
-from classwise.data.corruptions.corrupt import SEVERITIES, STANDARD, Severity
+from classwise.data.corruptions.base import SEVERITIES, Severity
+from classwise.data.corruptions.corrupt import STANDARD
 from classwise.data.images import Images
 from classwise.data.loading import open_corrupted
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from classwise.core.rng import CounterRNG
+
+SEVERITIES = (1, 2, 3, 4, 5)
+Severity = Annotated[int, Field(ge=1, le=5)]
 
 
 class Corruption(ABC):

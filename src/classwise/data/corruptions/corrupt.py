@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 
 from classwise.core.arguments import checked
 from classwise.core.config import Seed
 from classwise.core.rng import CounterRNG
 from classwise.data.corruptions import CORRUPTIONS
+from classwise.data.corruptions.base import Severity
 from classwise.data.images import Images, to_unit
 
 Constants = Literal["cifar-10-c", "imagenet-c"]
-Severity = Annotated[int, Field(ge=1, le=5)]
-SEVERITIES = (1, 2, 3, 4, 5)
 STANDARD = (
     "gaussian_noise", "shot_noise", "impulse_noise",
     "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",

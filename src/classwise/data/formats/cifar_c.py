@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from classwise.core import limits
-from classwise.core.config import Count, configurable
+from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.formats.base import Format, check_regular, visible
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
 
-SEVERITIES = 5
 _LABELS = "labels.npy"
 
 
@@ -32,7 +32,7 @@ class CifarC(Format):
     """
 
     corruption: str | None = None
-    severity: Count | None = None
+    severity: Severity | None = None
 
     def accepts(self, path: Path) -> bool:
         """Whether the path is a folder with ``labels.npy`` and other .npy files, or one of these files."""
@@ -44,7 +44,7 @@ class CifarC(Format):
         """Read one corruption, memory-mapped, so that only the images of the severity are read.
 
         Raises:
-            ClasswiseError: for an unknown corruption or severity, or images and labels that do not match.
+            ClasswiseError: for an unknown corruption, or images and labels that do not match.
         """
         if split != "test":
             raise ClasswiseError(f"{path} has no split {split!r}; it has test only")
@@ -59,12 +59,10 @@ class CifarC(Format):
             if self.corruption not in known:
                 raise unknown("corruption", self.corruption, known)
             file = path / f"{self.corruption}.npy"
-        if self.severity is not None and self.severity > SEVERITIES:
-            raise ClasswiseError(f"severity = {self.severity}: must be 1 to {SEVERITIES}")
         x, y = read_array(file), read_array(file.parent / _LABELS)
-        if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % SEVERITIES:
+        if x.ndim != 4 or x.dtype != np.uint8 or not len(x) or len(x) % len(SEVERITIES):
             raise ClasswiseError(f"{file}: array of {x.dtype} {x.shape}, expected uint8 (5 N, H, W, channels)")
-        count = len(x) // SEVERITIES
+        count = len(x) // len(SEVERITIES)
         if y.ndim == 0 or len(y) not in (count, len(x)):
             raise ClasswiseError(
                 f"{file.parent / _LABELS} has {y.size} labels for {len(x)} images of {file.name}; "
@@ -75,18 +73,18 @@ class CifarC(Format):
         limits.check_classes(int(y.max(initial=0)) + 1, len(x), str(file.parent / _LABELS))
         selected = count if self.severity is not None else len(x)
         limits.check_size(selected * int(np.prod(x.shape[1:])), str(file))
-        y = np.tile(y, SEVERITIES) if len(y) == count else y
+        y = np.tile(y, len(SEVERITIES)) if len(y) == count else y
         names = [str(number) for number in range(int(y.max()) + 1)]
         rows = slice(None) if self.severity is None else slice(count * (self.severity - 1), count * self.severity)
-        severity = torch.arange(SEVERITIES).repeat_interleave(count)[rows]
+        severity = torch.arange(len(SEVERITIES)).repeat_interleave(count)[rows]
         return Images(
             torch.from_numpy(channels_first(np.array(x[rows]), str(file))),
             np.array(y[rows], np.int64),
             names,
             name=f"{file.parent.name}, {file.stem}" + (f" {self.severity}" if self.severity else ""),
             split="test",
-            index=torch.arange(count).repeat(SEVERITIES)[rows],
-            columns={"severity": Column(severity, tuple(str(level + 1) for level in range(SEVERITIES)))},
+            index=torch.arange(count).repeat(len(SEVERITIES))[rows],
+            columns={"severity": Column(severity, tuple(map(str, SEVERITIES)))},
         )
 
 

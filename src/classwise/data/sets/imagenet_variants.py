@@ -14,7 +14,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats.base import visible
 from classwise.data.formats.folder import Folder, subfolders
-from classwise.data.sets.corrupted import Cifar10C, Severity, check_corruption
+from classwise.data.sets.corrupted import Corrupted
 from classwise.data.sets.imagenet import ImageNet, readable
 
 
@@ -26,7 +26,7 @@ class _TestSet(ImageNet):
     """
 
     folders: ClassVar[tuple[str, ...]]
-    splits = ("test",)
+    splits: ClassVar[tuple[str, ...]] = ("test",)
 
     def _part(self, root: Path, split: str) -> Path | None:
         del split
@@ -121,31 +121,19 @@ class ImageNetR(_Subset):
 
 
 @configurable
-class ImageNetC(_TestSet):
+class ImageNetC(Corrupted, _TestSet):
     """ImageNet-C (Hendrycks and Dietterich 2019): the validation images under a corruption, center-cropped to 224.
 
     The folders are ``imagenet-c/CORRUPTION/SEVERITY/ID/*.JPEG``, or one level deeper, in the groups of the archives.
-
-    Args:
-        corruption: name of the folder of the corruption.
-        severity: 1 to 5.
     """
 
     name = "imagenet-c"
-    source = Cifar10C.source
     sizes = (50_000,)
     files = (
         "`imagenet-c/CORRUPTION/SEVERITY/ID/*.JPEG`, also in the groups of the archives; `corruption` and `severity` "
         "are required"
     )
     folders = ("imagenet-c", "ImageNet-C", "Imagenet-C")
-    corruption: str | None = None
-    severity: Severity | None = None
-
-    @property
-    def title(self) -> str:
-        """The name, the corruption and its severity."""
-        return f"{self.name}, {self.corruption} {self.severity}"
 
     def _part(self, root: Path, split: str) -> Path | None:
         whole = super()._part(root, split)
@@ -156,7 +144,7 @@ class ImageNetC(_TestSet):
             for level in (*visible(whole, "*/1"), *visible(whole, "*/*/1"))
             if not level.parent.name.isdecimal()
         }
-        corruption = check_corruption(self, sorted(places))
+        corruption = self.chosen(sorted(places))
         folder = places[corruption] / str(self.severity)
         if not folder.is_dir():
             raise unknown(

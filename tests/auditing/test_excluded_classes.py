@@ -18,7 +18,7 @@ from classwise.analysis.similarity import similarity
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
 from classwise.core.config import make
 from classwise.core.precision import EXACT, FAST
-from classwise.models.selected_logits import SelectedLogits
+from classwise.models.logits import SelectedLogits
 from classwise.reporting import report
 from tests.auditing import toys
 

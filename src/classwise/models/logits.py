@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -212,6 +212,28 @@ class LogitsModel(Wrapper):
         if self.kind == "binary-probabilities":
             return _logarithms(torch.stack([1 - one, one], 1))
         return torch.stack([torch.zeros_like(one), one], 1)
+
+
+class SelectedLogits(Wrapper):
+    """A model of which only some logits are used: the others are never predicted.
+
+    ImageNet-A and ImageNet-R have 200 of the classes of ImageNet, and their authors evaluate models of ImageNet so.
+
+    Args:
+        model: maps images to logits (N, C).
+        classes: the class of each selected logit, in [0, C).
+    """
+
+    def __init__(self, model: nn.Module, classes: Sequence[int]) -> None:
+        super().__init__(model)
+        parameter = next(model.parameters(), None)
+        # Not register_buffer, which rejects names that are attributes of the inner model.
+        self._buffers["selected"] = torch.tensor(classes, device=None if parameter is None else parameter.device)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, K) of images (N, channels, H, W)."""
+        logits: Tensor = self.model(x)
+        return logits[:, self.selected]
 
 
 def _logarithms(probabilities: Tensor) -> Tensor:

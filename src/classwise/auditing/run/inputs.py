@@ -31,8 +31,14 @@ from classwise.models.base import bare
 from classwise.models.functions import FunctionModel
 from classwise.models.loading.loader import load_model
 from classwise.models.loading.references import is_stored
-from classwise.models.logits import BINARY_HINT, are_probabilities, as_logits, in_unit_interval, logits_model_of
-from classwise.models.selected_logits import SelectedLogits
+from classwise.models.logits import (
+    BINARY_HINT,
+    SelectedLogits,
+    are_probabilities,
+    as_logits,
+    in_unit_interval,
+    logits_model_of,
+)
 
 Model = Annotated[
     nn.Module | str | Path | Callable[[Any], object],

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.extras import reason
 from classwise.models.resizing import Step
 
 
@@ -90,11 +91,11 @@ class ModelSource(ABC):
             raise ClasswiseError(f"models of {self.form} have no parameter width; omit width = {shape.width}")
 
 
-def built_with(make: Any, reference: str, options: Mapping[str, Any], **arguments: Any) -> Any:
-    """Call a package's constructor with the options of a user.
+def built_with(make: Any, reference: str, options: Mapping[str, Any], *, trained: bool, **arguments: Any) -> Any:
+    """Call a package's constructor with its arguments and the options of a user; ``trained``: it loads weights.
 
     Raises:
-        ClasswiseError: if it does not accept one of them.
+        ClasswiseError: if it does not accept one of them, or fails to load the model.
     """
     try:
         return make(**arguments, **options)
@@ -103,3 +104,6 @@ def built_with(make: Any, reference: str, options: Mapping[str, Any], **argument
             raise
         given = ", ".join(options)
         raise ClasswiseError(f"model {reference!r} cannot be built with the options {given}: {error}") from error
+    except (OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
+        advice = "; give --weights FILE, or --model-set pretrained=false for random weights" if trained else ""
+        raise ClasswiseError(f"model {reference!r} cannot be loaded: {reason(error)}{advice}") from error

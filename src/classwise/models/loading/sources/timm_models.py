@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import reason, require
+from classwise.core.extras import require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
 from classwise.models.resizing import FILTERS, Resize
 
@@ -41,13 +41,8 @@ class Timm(ModelSource):
             arguments["in_chans"] = shape.in_channels
         arguments = {key: value for key, value in arguments.items() if value is not None}
         reference = f"timm:{name}"
-        try:
-            network = built_with(timm.create_model, reference, options, model_name=full, **arguments)
-        except ClasswiseError:
-            raise
-        except (OSError, ValueError, RuntimeError, KeyError, AssertionError) as error:
-            advice = "; give --weights FILE, or --model-set pretrained=false for random weights" if pretrained else ""
-            raise ClasswiseError(f"model {reference!r} cannot be loaded: {reason(error)}{advice}") from error
+        make, trained = timm.create_model, bool(pretrained)
+        network = built_with(make, reference, options, trained=trained, model_name=full, **arguments)
         published = dict(getattr(network, "pretrained_cfg", None) or {})
         classes = published.get("num_classes")
         if pretrained and shape.num_classes not in (None, classes):

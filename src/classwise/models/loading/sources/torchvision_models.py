@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import reason, require
+from classwise.core.extras import require
 from classwise.core.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
 from classwise.models.resizing import FILTERS, Resize
@@ -38,13 +38,8 @@ class TorchVision(ModelSource):
         arguments: dict[str, Any] = {"weights": weights if pretrained else None}
         if shape.num_classes is not None and not pretrained:
             arguments["num_classes"] = shape.num_classes
-        try:
-            network = built_with(models.get_model, reference, options, name=name, **arguments)
-        except ClasswiseError:
-            raise
-        except (OSError, ValueError, RuntimeError) as error:
-            advice = "; give --weights FILE, or --model-set pretrained=false for random weights" if pretrained else ""
-            raise ClasswiseError(f"model {reference!r} cannot be loaded: {reason(error)}{advice}") from error
+        make, trained = models.get_model, bool(pretrained)
+        network = built_with(make, reference, options, trained=trained, name=name, **arguments)
         transforms = weights.transforms()
         names = numbered_names([str(name) for name in weights.meta.get("categories", ())])
         if pretrained and shape.num_classes not in (None, len(names)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.names import numbered_names
 from classwise.core.tensors import as_tensor
 from classwise.data.images import Column, Images
+from classwise.stats.counts import is_integer
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class MaiteItems:
         """The images, which were read from these items once, with their ids and columns."""
         index, columns = images.index, _columns(self._metadata, self.name)
         ids = [datum.get("id") for datum in self._metadata]
-        numbers = [int(value) for value in ids if _is_integer(value) and 0 <= value <= limits.INTEGER]
+        numbers = [int(value) for value in ids if is_integer(value) and 0 <= value <= limits.INTEGER]
         if len({*numbers}) == len(ids):
             index = torch.tensor(numbers)
             del columns["id"]
@@ -139,15 +140,11 @@ def _columns(metadata: Sequence[Mapping[str, Any]], where: str) -> dict[str, Col
     columns, others = dict[str, Column](), list[str]()
     for key in dict.fromkeys(key for datum in metadata for key in datum):
         values = [datum.get(key) for datum in metadata]
-        if not all(value is None or isinstance(value, str | bool | np.bool_) or _is_integer(value) for value in values):
+        if not all(value is None or isinstance(value, str | bool | np.bool_) or is_integer(value) for value in values):
             others.append(str(key))
             continue
         texts = ["" if value is None else str(value) for value in values]
-        columns[str(key)] = Column.of(texts, int if all(map(_is_integer, values)) else None)
+        columns[str(key)] = Column.of(texts, int if all(map(is_integer, values)) else None)
     if others:
         logger.info("%s: no groupings, since values are not text or integers: %s", where, ", ".join(others))
     return columns
-
-
-def _is_integer(value: object) -> TypeGuard[int]:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -136,7 +136,9 @@ class Stream:
             labels.update(y.numpy().data)
             index = torch.arange(start, start + len(y))
             start += len(y)
-            counts = _added(counts, torch.bincount(y))
+            more = torch.bincount(y, minlength=len(counts))
+            more[: len(counts)] += counts
+            counts = more
             yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
         if start == 0:
             raise ClasswiseError(f"{self.name} has no images")
@@ -317,11 +319,3 @@ def _alike(images: Sequence[Tensor]) -> list[Tensor]:
     if len({image.dtype for image in images}) == 1:
         return list(images)
     return [to_unit(image) if image.dtype == torch.uint8 else image for image in images]
-
-
-def _added(counts: Tensor, more: Tensor) -> Tensor:
-    """The sum of two counts by class, of which one may have fewer classes."""
-    size = max(len(counts), len(more))
-    return torch.nn.functional.pad(counts, (0, size - len(counts))) + torch.nn.functional.pad(
-        more, (0, size - len(more))
-    )

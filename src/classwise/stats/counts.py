@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,14 +31,14 @@ def whole_numbers(values: ArrayLike, what: str) -> IntArray:
         raise ClasswiseError(f"{what}: some values are masked or missing; give an integer for each image")
     try:
         array = np.asarray(values)
-        if array.dtype.kind == "O" and array.ndim == 1 and all(map(_is_integer, array)):
+        if array.dtype.kind == "O" and array.ndim == 1 and all(map(is_integer, array)):
             array = array.astype(np.int64)
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise ClasswiseError(
             f"{what}: expected integers of shape (N,), got {type(values).__name__} ({error})"
         ) from error
     if array.dtype.kind == "O" and array.ndim == 1:
-        raise ClasswiseError(f"{what}: {next(value for value in array if not _is_integer(value))!r} is not an integer")
+        raise ClasswiseError(f"{what}: {next(value for value in array if not is_integer(value))!r} is not an integer")
     if array.dtype.kind not in "iu" or array.ndim != 1:
         raise ClasswiseError(f"{what}: expected integers of shape (N,), got {array.dtype} of shape {array.shape}")
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
@@ -46,7 +46,8 @@ def whole_numbers(values: ArrayLike, what: str) -> IntArray:
     return array.astype(np.int64)
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is an integer of Python or NumPy, and no boolean."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
@@ -123,7 +124,7 @@ class Ascent(Attack):
         return {
             "iteration": iteration + laps * lap,
             "zero_gradients": zero_gradients,
-            "anchor": torch.where(renewed.view(-1, *[1] * (x.ndim - 1)), x, anchor),
+            "anchor": choose(renewed, x, anchor),
             "anchor_zero_gradients": torch.where(renewed, zero_gradients, state["anchor_zero_gradients"]),
         }
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
+from classwise.attacks.engine.rows import choose
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.auditing.run.result import AuditWarning
@@ -250,10 +251,10 @@ class Probe:
                 state = attack.step(model, inputs, state)
                 passes = torch.where(hit, passes, (model.forwards + model.backwards) // len(x))
                 fresh = ~hit & (state["margin"] < 0)
-                found, hit = torch.where(fresh.view(-1, 1, 1, 1), state["seen"], found), hit | fresh
+                found, hit = choose(fresh, state["seen"], found), hit | fresh
                 if step % poll == 0 and bool(hit.all()):
                     break
-        final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
+        final = choose(hit, found, threat.project(state["x"], x))
         success, passes = ~self._correct(final, x, y, threat), passes + self.verification
         return [*zip(success.tolist(), passes.tolist(), strict=True)]
 

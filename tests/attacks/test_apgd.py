@@ -17,6 +17,7 @@ from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
 from classwise.core.config import configurable, describe
+from classwise.core.errors import warn_once
 from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
@@ -343,7 +344,7 @@ def test_ratios_by_hand() -> None:
     ],
 )
 def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> None:
-    losses._warn_once.cache_clear()
+    warn_once.cache_clear()
     model, x = Linear(classes), images(4, side=3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -251,15 +251,8 @@ class PGDT(TargetedAttack, Ascent):
 
 
 @configurable
-class FGSM(Ascent):
-    """Fast gradient sign method: one step of size eps, by default from the clean image."""
-
-    source = ("goodfellow2015explaining",)
-    example = "fgsm:random_init=uniform"
-
-    steps: Count = 1
-    step_size: StepSize = "1eps"
-    random_init: Start = "none"
+class CrossEntropyAscent(Ascent):
+    """Base class of the attacks that maximise the cross-entropy."""
 
     @property
     def cross_entropy(self) -> bool:
@@ -270,6 +263,18 @@ class FGSM(Ascent):
         """Cross-entropy."""
         del inputs
         return losses.cross_entropy(logits, y)
+
+
+@configurable
+class FGSM(CrossEntropyAscent):
+    """Fast gradient sign method: one step of size eps, by default from the clean image."""
+
+    source = ("goodfellow2015explaining",)
+    example = "fgsm:random_init=uniform"
+
+    steps: Count = 1
+    step_size: StepSize = "1eps"
+    random_init: Start = "none"
 
 
 @configurable

@@ -292,6 +292,11 @@ def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> No
         Engine(case[0], batch_size=0)
 
 
+def test_an_unsupported_norm_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
+    with pytest.raises(ClasswiseError, match="FAB does not support L1; it supports Linf and L2"):
+        list(Engine(case[0]).attack(FAB(), Threat("L1", 1.0), []))
+
+
 class Sized(nn.Module):
     """A linear model whose last bits depend on the size of the batch, as with other kernels; it counts its sizes."""
 

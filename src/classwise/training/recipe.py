@@ -186,8 +186,13 @@ class Recipe:
             threat: the threat model of training.
             classes: the number of classes with training images, which resolves the selection ``"auto"`` and the
                 settings of weight averaging that depend on it; None: they stay.
+
+        Raises:
+            ClasswiseError: if an attack does not support the threat.
         """
         parts, selection = dataclasses.replace(self.parts, threat=threat), self.selection
+        for attack in (parts.attack, parts.validation_attack):
+            attack.supported(threat)
         if classes is not None:
             selection = resolve_selection(selection, classes)
             averaging = parts.averaging.for_classes(classes)

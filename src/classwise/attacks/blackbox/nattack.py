@@ -15,7 +15,6 @@ from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, rows
 from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Positive, configurable
-from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 
 TEST_EVERY = 10
@@ -82,8 +81,6 @@ class NAttack(AveragedAttack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Draw the mean from 0.001 N(0, I); rows misclassified when clean are done."""
         del model
-        if inputs.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'nattack' does not support {inputs.threat.norm}; it supports Linf")
         mean = 0.001 * inputs.normal(tuple(inputs.x.shape[1:]))
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         wrong = _clean_margin(inputs) < 0

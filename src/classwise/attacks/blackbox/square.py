@@ -17,7 +17,6 @@ from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected
 from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Share, configurable
-from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -72,8 +71,6 @@ class Square(AveragedAttack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the image with stripes (Linf) or bumps (L2)."""
         del model
-        if inputs.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'square' does not support {inputs.threat.norm}; it supports Linf and L2")
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         spent = count if inputs.restart is None else inputs.restart * self.length * self.eot_iter
         return {

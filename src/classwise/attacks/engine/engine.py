@@ -135,7 +135,11 @@ class Engine:
 
         Yields:
             Blocks of images, in the order in which they finish.
+
+        Raises:
+            ClasswiseError: if the attack does not support the threat.
         """
+        attack.supported(threat)
         jobs = (job for job in jobs if len(job.x))
         first = next(jobs, None)
         if first is None:

@@ -7,9 +7,9 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -390,9 +390,9 @@ class Execution:
                 self._attack(label, attack, piece, order[np.isin(index[order.numpy()], images)])
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
-        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo), images=len(todo))
+        jobs = self._jobs(piece, todo)
         # Closed at once, also after an exception, so that the model is restored.
-        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs, images=len(todo))) as blocks:
             for done in blocks:
                 rows = todo[done.row.cpu()]
                 radius = self._radii(rows)

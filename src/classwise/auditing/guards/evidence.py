@@ -126,13 +126,9 @@ class Probe:
 
     def first(self, count: int) -> Probe:
         """The probe with the first ``count`` images of its sample; its passes are counted from zero."""
-        epsilon = self.threat.epsilon
-        return dataclasses.replace(
-            self,
-            batch=Batch(*(tensor[:count] for tensor in self.batch)),
-            threat=self.threat.with_epsilon(epsilon[:count]) if isinstance(epsilon, Tensor) else self.threat,
-            taken=0,
-        )
+        rows = slice(count)
+        batch = Batch(*(tensor[rows] for tensor in self.batch))
+        return dataclasses.replace(self, batch=batch, threat=self.threat.of(rows), taken=0)
 
     @cached_property
     def _float32(self) -> Forward:
@@ -158,11 +154,6 @@ class Probe:
     def labels(self) -> Tensor:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()
-
-    def threat_of(self, mask: Tensor) -> Threat:
-        """The threat for the images of a mask (N,)."""
-        epsilon = self.threat.epsilon
-        return self.threat.with_epsilon(epsilon.cpu()[mask]) if isinstance(epsilon, Tensor) else self.threat
 
     def rows(self, mask: Tensor) -> Batch:
         """The images of a mask (N,)."""
@@ -238,8 +229,7 @@ class Probe:
         if not len(places):
             return []
         index, x, y = (tensor[places.to(self.batch.x.device)] for tensor in self.batch)
-        if isinstance(threat.epsilon, Tensor):
-            threat = threat.with_epsilon(threat.epsilon.to(x.device)[places.to(x.device)])
+        threat = threat.of(places, x.device)
         inputs = AttackInputs(x, y, index, threat, CounterRNG(self.engine.seed, "attack"))
         found, hit = x, torch.zeros_like(y, dtype=torch.bool)
         passes = torch.zeros_like(y)

@@ -17,10 +17,12 @@ from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
 from classwise.core.config import configurable, describe
+from classwise.core.errors import warn_once
 from classwise.core.precision import EXACT, Forward
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
 
+from .blocks import joined
 from .models import Linear, Small, images
 
 pytestmark = pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
@@ -223,14 +225,12 @@ def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
     model, x = Small(6), images(48)
     y = model.eval()(x).argmax(1)
     threat = Threat(norm, {"Linf": 0.03, "L2": 0.1, "L1": 0.5}[norm])
-    found = []
-    for order in (torch.arange(48), torch.randperm(48, generator=torch.Generator().manual_seed(2))):
-        (blocks,) = [list(Engine(model, batch_size=32).attack(attack, threat, [Job(order, x[order], y[order])]))]
-        index = torch.cat([block.index for block in blocks]).argsort()
-        found.append(
-            [torch.cat([getattr(block, name) for block in blocks])[index] for name in ("x", "iterations", "forwards")]
-        )
-    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
+    first, second = (
+        joined(Engine(model, batch_size=32).attack(attack, threat, [Job(order, x[order], y[order])]))
+        for order in (torch.arange(48), torch.randperm(48, generator=torch.Generator().manual_seed(2)))
+    )
+    for name in ("x", "iterations", "forwards"):
+        assert torch.equal(getattr(first, name), getattr(second, name)), name
 
 
 def test_passes_and_iterations_of_a_robust_image() -> None:
@@ -343,7 +343,7 @@ def test_ratios_by_hand() -> None:
     ],
 )
 def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> None:
-    losses._warn_once.cache_clear()
+    warn_once.cache_clear()
     model, x = Linear(classes), images(4, side=3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -18,6 +18,7 @@ from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.repeats import RepeatRule, Repeats
 from classwise.core.threat import Threat
+from tests.attacks.blocks import joined
 from tests.attacks.models import Small, images
 
 
@@ -36,11 +37,11 @@ class Flipping(nn.Module):
         return nn.functional.one_hot(flips.long(), 3).float() + 0 * x.sum((1, 2, 3))[:, None]
 
 
-def attacked(net: nn.Module, attack: str, count: int, y: Tensor | None = None, **settings: Any) -> list[Finished]:
-    """All rows of an attack."""
+def attacked(net: nn.Module, attack: str, count: int, y: Tensor | None = None, **settings: Any) -> Finished:
+    """All rows of an attack, in their order."""
     x = images(count)
     jobs = [Job(torch.arange(count), x, torch.zeros(count, dtype=torch.int64) if y is None else y)]
-    return list(Engine(net, batch_size=64, **settings).attack(make(ATTACKS, attack), Threat("Linf", 0.1), jobs))
+    return joined(Engine(net, batch_size=64, **settings).attack(make(ATTACKS, attack), Threat("Linf", 0.1), jobs))
 
 
 @given(st.integers(0, 999), st.integers(1, 7), st.sampled_from(["majority", "all"]), st.booleans())
@@ -86,18 +87,16 @@ def test_equal_passes_decide_like_one(seed: int, count: int, rule: RepeatRule) -
 def test_the_returned_image_is_decided_in_passes_of_its_own(count: int, rule: RepeatRule, attack: str) -> None:
     """The outcome is binomial, however often the attack tried; with one pass the tries add up."""
     net, size, repeats = Flipping(0.3), 1000, Repeats(count, rule)
-    blocks = attacked(net, attack, size, repeats=repeats)
-    share = 1 - float(torch.cat([block.success for block in blocks]).float().mean())
-    right = torch.cat([block.repeats for block in blocks])
+    found = attacked(net, attack, size, repeats=repeats)
+    share = 1 - float(found.success.float().mean())
     expected = float(stats.binom.sf(repeats.needed - 1, count, 0.7))
     error = 4 * (0.25 / size) ** 0.5
     if count == 1:
         assert share < expected - error
         return
     assert share == pytest.approx(expected, abs=error)
-    assert float(right.float().mean()) / count == pytest.approx(0.7, abs=error)
-    success = torch.cat([block.success for block in blocks])
-    assert torch.equal(success, right < repeats.needed)
+    assert float(found.repeats.float().mean()) / count == pytest.approx(0.7, abs=error)
+    assert torch.equal(found.success, found.repeats < repeats.needed)
 
 
 @pytest.mark.parametrize("early_stop", [True, False])
@@ -108,12 +107,9 @@ def test_repeats_of_a_deterministic_model_change_only_the_passes(attack: str, ea
     one = attacked(net, attack, 90, y, early_stop=early_stop)
     several = attacked(net, attack, 90, y, early_stop=early_stop, repeats=Repeats(3, "all"))
     for name in ("x", "success", "prediction", "iterations", "backwards"):
-        first, second = (torch.cat([getattr(block, name) for block in blocks]) for blocks in (one, several))
-        order, other = (torch.cat([block.index for block in blocks]).argsort() for blocks in (one, several))
-        assert torch.equal(first[order], second[other]), name
-    assert {*torch.cat([block.repeats for block in several]).tolist()} <= {0, 3}
-    spent = [int(torch.cat([block.forwards for block in blocks]).sum()) for blocks in (one, several)]
-    assert spent[1] >= spent[0] + 5 * 90  # three passes for one, and three for the returned image
+        assert torch.equal(getattr(one, name), getattr(several, name)), name
+    assert {*several.repeats.tolist()} <= {0, 3}
+    assert several.forwards.sum() >= one.forwards.sum() + 5 * 90  # three passes for one, and for the result
 
 
 @pytest.mark.parametrize("attack", ["square:steps=30", "nattack:steps=10,samples=8", "apgd-ce:steps=4"])
@@ -121,12 +117,11 @@ def test_expectations_take_that_many_passes(attack: str) -> None:
     net = Small(10).eval()
     y = net(images(40)).argmax(1)
     one, three = (attacked(net, f"{attack},eot_iter={count}", 40, y, early_stop=False) for count in (1, 3))
-    assert all(torch.allclose(first.x, second.x, atol=1e-5) for first, second in zip(one, three, strict=True))
-    if "queries" in one[0].records:
-        assert torch.equal(3 * one[0].records["queries"], three[0].records["queries"])
-    for first, second in zip(one, three, strict=True):
-        extra = int(attack.startswith("nattack"))  # its reference
-        assert torch.equal(second.forwards - 1 - extra, 3 * (first.forwards - 1 - extra))
+    assert torch.allclose(one.x, three.x, atol=1e-5)
+    if "queries" in one.records:
+        assert torch.equal(3 * one.records["queries"], three.records["queries"])
+    extra = int(attack.startswith("nattack"))  # its reference
+    assert torch.equal(three.forwards - 1 - extra, 3 * (one.forwards - 1 - extra))
 
 
 @pytest.mark.parametrize("name", ["square", "nattack", "spatial-grid"])

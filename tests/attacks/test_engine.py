@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Callable, Iterator
 
@@ -26,10 +25,10 @@ from classwise.core.precision import EXACT, Forward, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
+from .blocks import COLUMNS, joined
 from .models import Linear, Small, images
 
 THREAT = Threat("Linf", 0.05)
-COLUMNS = [field.name for field in dataclasses.fields(Finished) if field.name != "records"]
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +55,9 @@ def evaluated(
     order = torch.arange(len(x)) if order is None else order
     engine = Engine(model, batch_size=batch_size, early_stop=early_stop, poll=poll, precision=precision or Precision())
     jobs = [Job(rows, x[rows], y[rows]) for rows in torch.split(order, pieces)]
-    blocks = list(engine.attack(attack, THREAT, jobs))
-    index = torch.cat([block.index for block in blocks])
-    back = index.argsort()
-    assert torch.equal(index[back], torch.arange(len(x)))  # every image once
-    process_group = {name: torch.cat([getattr(block, name) for block in blocks])[back] for name in COLUMNS}
-    records = {name: torch.cat([block.records[name] for block in blocks])[back] for name in blocks[0].records}
-    return Finished(**process_group, records=records)
+    found = joined(engine.attack(attack, THREAT, jobs))
+    assert torch.equal(found.index, torch.arange(len(x)))  # every image once
+    return found
 
 
 def assert_same(first: Finished, second: Finished) -> None:
@@ -290,6 +285,11 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
 def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
     with pytest.raises(ClasswiseError, match="batch_size = 0"):
         Engine(case[0], batch_size=0)
+
+
+def test_an_unsupported_norm_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
+    with pytest.raises(ClasswiseError, match="FAB does not support L1; it supports Linf and L2"):
+        list(Engine(case[0]).attack(FAB(), Threat("L1", 1.0), []))
 
 
 class Sized(nn.Module):

@@ -21,6 +21,7 @@ from classwise.core.precision import EXACT, Precision
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Norm, Threat
 
+from .blocks import joined
 from .models import Linear, Small, images
 
 
@@ -30,28 +31,7 @@ def finished(
     """All rows in their own order."""
     engine = Engine(model, batch_size=len(x), early_stop=early_stop, seed=seed)
     radii = {"epsilon": threat.epsilon} if isinstance(threat.epsilon, Tensor) else {}
-    blocks = list(engine.attack(attack, threat, [Job(torch.arange(len(x)), x, y, radii)]))
-    order = torch.cat([block.row for block in blocks]).argsort()
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(block, name) for block in blocks])[order]
-
-    names = (
-        "row",
-        "index",
-        "y",
-        "x0",
-        "x",
-        "logits",
-        "prediction",
-        "repeats",
-        "success",
-        "iterations",
-        "forwards",
-        "backwards",
-    )
-    records = {name: torch.cat([block.records[name] for block in blocks])[order] for name in attack.records}
-    return Finished(**{name: column(name) for name in names}, records=records)
+    return joined(engine.attack(attack, threat, [Job(torch.arange(len(x)), x, y, radii)]))
 
 
 def distances(model: Linear, x: Tensor, y: Tensor, norm: Norm) -> Tensor:

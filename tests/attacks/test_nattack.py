@@ -16,6 +16,7 @@ from classwise.core.precision import EXACT
 from classwise.core.rng import CounterRNG
 from classwise.core.threat import Threat
 
+from .blocks import joined
 from .models import Linear, Small, images
 
 
@@ -88,30 +89,8 @@ def test_no_pass_is_larger_than_it_may_be() -> None:
 
 def finished(model: Small, x: Tensor, y: Tensor, attack: NAttack, epsilon: float) -> Finished:
     """All images as one block, in their order."""
-    blocks = list(
-        Engine(model, batch_size=32).attack(attack, Threat("Linf", epsilon), [Job(torch.arange(len(x)), x, y)])
-    )
-    order = torch.cat([block.row for block in blocks]).argsort()
-
-    def column(name: str) -> Tensor:
-        return torch.cat([getattr(block, name) for block in blocks])[order]
-
-    names = (
-        "row",
-        "index",
-        "y",
-        "x0",
-        "x",
-        "logits",
-        "prediction",
-        "repeats",
-        "success",
-        "iterations",
-        "forwards",
-        "backwards",
-    )
-    queries = torch.cat([block.records["queries"] for block in blocks])[order]
-    return Finished(**{name: column(name) for name in names}, records={"queries": queries})
+    jobs = [Job(torch.arange(len(x)), x, y)]
+    return joined(Engine(model, batch_size=32).attack(attack, Threat("Linf", epsilon), jobs))
 
 
 def test_queries_are_counted_and_an_image_misclassified_when_clean_costs_none() -> None:

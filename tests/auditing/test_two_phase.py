@@ -18,6 +18,7 @@ from classwise.attacks import suites
 from classwise.attacks.engine import Engine
 from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
+from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run.audit import estimate
 from classwise.auditing.run.estimators import CompleteEstimator
 from classwise.auditing.run.execution import Execution
@@ -134,16 +135,17 @@ class Killed(Exception):  # noqa: N818  # a signal, not an error
 def test_a_killed_audit_resumes_to_the_same_sample(
     blocks: int, sampled: Audit, data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    added, add = [], OutcomeWriter.add
     with monkeypatch.context() as patch:
 
-        def killing(self: Execution, rows: torch.Tensor) -> None:
-            seen.append(len(rows))
-            if len(seen) > blocks:
-                self.writer.flush()
+        def killing(self: OutcomeWriter, rows: pd.DataFrame, tensors: Tensors | None = None) -> None:
+            add(self, rows, tensors)
+            added.append(len(rows))
+            if len(added) > blocks:
+                self.flush()
                 raise Killed
 
-        patch.setattr(Execution, "_radii", killing)
+        patch.setattr(OutcomeWriter, "add", killing)
         with pytest.raises(Killed):
             cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     settings = {"settle": SETTLE, "out": tmp_path / "a", "resume": True, **QUICK}

@@ -163,3 +163,10 @@ def test_other_types_are_refused() -> None:
     with pytest.raises(ClasswiseError, match="epsilon = None: radius must be a number from 0"):
         Threat("Linf", None)  # type: ignore[arg-type]
     assert Threat("L2", np.float32(0.5)).with_epsilon(1).epsilon == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([2, 0, 2]), torch.tensor([True, False, True]), slice(2)])
+def test_rows_of_a_threat_have_their_own_radii(rows: Tensor | slice) -> None:
+    radii = torch.tensor([0.1, 0.2, 0.3])
+    assert torch.equal(torch.as_tensor(Threat("L2", radii).of(rows).epsilon), radii[rows])
+    assert Threat("L2", 0.5).of(rows) == Threat("L2", 0.5)

@@ -184,13 +184,6 @@ def test_the_average_equals_the_closed_form_and_shares_no_memory_with_the_model(
     assert float(state.weights["w"]) == pytest.approx(expected)
 
 
-def test_an_average_per_step_ignores_epochs() -> None:
-    averager = EMA(decay=0.5, start_fraction=0.0, every="step")
-    state = averager.after_step(Average(), weights(2.0), 0.1)
-    state = averager.after_step(state, weights(4.0), 0.2)
-    assert float(averager.after_epoch(state, weights(100.0), {}, 0.2).weights["w"]) == 3.0
-
-
 def test_vector_beta_sets_the_given_classes_only() -> None:
     schedule = VectorBeta(beta={"class 1": 0.5, "2": 2.0})
     settings = schedule.settings(schedule.start(classes(3)), constants(3), 0)

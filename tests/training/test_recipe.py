@@ -140,6 +140,12 @@ def test_invalid_values_raise_errors(name: str, overrides: Mapping[str, Any], sa
     assert "\n" not in str(caught.value)
 
 
+def test_the_threat_of_a_run_must_suit_the_attacks() -> None:
+    recipe = Recipe.read("at", {"threat": None, "attack": "nattack"})
+    with pytest.raises(ClasswiseError, match="NAttack does not support L2; it supports Linf"):
+        recipe.completed(Threat("L2", 1.0))
+
+
 def test_a_file_may_extend_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("extends: cfa-at\nname: mine\ndata: {subset: 500}\nepochs: 4\n")

@@ -19,6 +19,7 @@ from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, wilson
+from classwise.stats.ranks import row_correlations
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 
 
@@ -127,9 +128,7 @@ def _symmetries(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
     rates = (counts / np.maximum(size, 1)[:, :, None])[:, present][:, :, present]
     upper = np.triu_indices(len(present), k=1)
     above, below = rates[:, upper[0], upper[1]], rates[:, upper[1], upper[0]]
-    a, b = (side - side.mean(axis=1, keepdims=True) for side in (above, below))
-    pearson = ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
-    return pearson, 1 - ratio(np.abs(above - below).sum(axis=1), (above + below).sum(axis=1))
+    return row_correlations(above, below), 1 - ratio(np.abs(above - below).sum(axis=1), (above + below).sum(axis=1))
 
 
 def _inside(matrix: IntArray, resampled: FloatArray, group: IntArray, alpha: float) -> Inside:

@@ -22,7 +22,7 @@ from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.ranks import Association, kendall, pearson, spearman, spearman_matrix
+from classwise.stats.ranks import Association, kendall, pearson, row_correlations, spearman, spearman_matrix
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
 
 
@@ -164,8 +164,7 @@ def _normalised(values: FloatArray) -> FloatArray:
 def _correlations(accuracies: FloatArray, length: FloatArray) -> FloatArray:
     """Pearson's correlation, Spearman's and tau-b (R, 3) of each row of (R, C) accuracies; NaN if one is constant."""
     lengths = np.broadcast_to(length, accuracies.shape)
-    first, second = (values - values.mean(axis=1, keepdims=True) for values in (accuracies, lengths))
-    linear = ratio((first * second).sum(axis=1), np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1)))
+    linear = row_correlations(accuracies, lengths)
     ranked = spearman_matrix(np.stack([accuracies, lengths], axis=1))[:, 0, 1]
     found = np.stack([linear, ranked, _tau(accuracies, length)], axis=1)
     found[(np.ptp(accuracies, axis=1) == 0) | (np.ptp(length) == 0)] = np.nan  # rounding may leave a variance

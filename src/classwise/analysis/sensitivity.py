@@ -16,9 +16,9 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import FloatArray, ratio
+from classwise.stats.counts import ratio
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import ranks
+from classwise.stats.ranks import ranks, row_correlations
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_means
 
 
@@ -97,12 +97,7 @@ def sensitivity(
     columns = {"n": count, "cvc": cvc, "accuracy": accuracy, "drop": drop}
     frame = pd.DataFrame(columns, index=pd.Index(outcomes.class_names, name="class"))
     joined = np.concatenate([means[None, :, present], resampled])
-    correlations = [_spearman(joined[:, 0], joined[:, row]) for row in (1, 2)]
+    smoothness, *others = (ranks(joined[:, row]) for row in range(3))
+    correlations = [row_correlations(smoothness, other) for other in others]
     vulnerable, sensitive = (percentiles(float(correlation[0]), correlation[1:], alpha) for correlation in correlations)
     return Sensitivity(outcomes.member(attack), outcomes.member(tempered), frame[present], vulnerable, sensitive)
-
-
-def _spearman(first: FloatArray, second: FloatArray) -> FloatArray:
-    """(R,) Spearman's correlations of the rows of two (R, C) arrays."""
-    a, b = (values - values.mean(axis=1, keepdims=True) for values in (ranks(first), ranks(second)))
-    return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
-from typing import Literal, cast, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Finished, Job
+from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
 from classwise.core.config import make
 from classwise.core.determinism import deterministic_algorithms
@@ -129,10 +129,7 @@ class AutoAttack:
             robust = self._correct(x_orig, y_orig, bs)
             self._print("initial accuracy", robust)
             for name, attack in self.attacks.items():
-                for done in self._run(attack, x_orig, y_orig, robust, bs):
-                    rows = done.index[done.success].to(result.device)
-                    result[rows] = done.x[done.success].to(result)
-                    robust[rows.cpu()] = False
+                robust = self._run(attack, x_orig, y_orig, robust, bs, result)
                 self._print(f"robust accuracy after {name.upper()}", robust)
             return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
 
@@ -153,11 +150,8 @@ class AutoAttack:
         with self._arithmetic():
             correct = self._correct(x_orig, y_orig, bs)
             for name, attack in self.attacks.items():
-                adversarial[name], robust = x_orig.clone(), correct.clone()
-                for done in self._run(attack, x_orig, y_orig, correct, bs):
-                    rows = done.index[done.success].to(x_orig.device)
-                    adversarial[name][rows] = done.x[done.success].to(x_orig)
-                    robust[rows.cpu()] = False
+                adversarial[name] = x_orig.clone()
+                robust = self._run(attack, x_orig, y_orig, correct, bs, adversarial[name])
                 self._print(f"robust accuracy by {name.upper()}", robust)
             return adversarial
 
@@ -189,10 +183,13 @@ class AutoAttack:
         """Predicted classes, int64 (N,), on the CPU."""
         return torch.cat(list(self._engine(bs).predict(torch.split(x, bs)))).argmax(1).cpu()
 
-    def _run(self, attack: Attack, x: Tensor, y: Tensor, mask: Tensor, bs: int) -> Iterator[Finished]:
-        """Run one attack on the images of a mask; ``index`` is the position in ``x``."""
-        rows = mask.nonzero().squeeze(1)
+    def _run(self, attack: Attack, x: Tensor, y: Tensor, mask: Tensor, bs: int, result: Tensor) -> Tensor:
+        """Attack the images of a mask, and write adversarial examples into ``result``; the mask of the other images."""
+        rows, robust = mask.nonzero().squeeze(1), mask.clone()
         jobs = (Job(part, x[part.to(x.device)], y[part.to(y.device)]) for part in torch.split(rows, bs) if len(part))
-        blocks = self._engine(bs).attack(attack, self.threat, jobs, images=len(rows))
-        with closing(cast("Generator[Finished, None, None]", blocks)):
-            yield from blocks
+        with closing(self._engine(bs).attack(attack, self.threat, jobs, images=len(rows))) as blocks:
+            for done in blocks:
+                found = done.index[done.success]
+                result[found.to(result.device)] = done.x[done.success].to(result)
+                robust[found.cpu()] = False
+        return robust

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import warnings
-
 import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
+
+from classwise.core.errors import warn_once
 
 _TINY = 1e-12
 
@@ -65,7 +64,7 @@ def dlr(logits: Tensor, y: Tensor) -> Tensor:
     z_(3); the negative margin is used instead, with one warning per process.
     """
     if logits.shape[1] < 3:
-        _warn_once("the difference of logits ratio needs 3 classes; with 2 it is replaced by the margin")
+        warn_once("the difference of logits ratio needs 3 classes; with 2 it is replaced by the margin")
         return negative_margin(logits, y)
     top = logits.topk(3, dim=1).values
     return negative_margin(logits, y) / (top[:, 0] - top[:, 2] + _TINY)
@@ -82,7 +81,7 @@ def targeted_dlr(logits: Tensor, y: Tensor, target: Tensor) -> Tensor:
     """
     difference = towards(logits, y, target)
     if logits.shape[1] < 4:
-        _warn_once("the targeted difference of logits ratio needs 4 classes; with fewer it is replaced by the margin")
+        warn_once("the targeted difference of logits ratio needs 4 classes; with fewer it is replaced by the margin")
         return difference
     top = logits.topk(4, dim=1).values
     return difference / (top[:, 0] - top[:, 2:].mean(1) + _TINY)
@@ -98,9 +97,3 @@ def probability_margin(logits: Tensor, y: Tensor) -> Tensor:
     mass = others.logsumexp(1)
     wrong = F.logsigmoid(mass - logits.gather(1, y[:, None]).squeeze(1))
     return wrong + torch.log1p((others.amax(1) - mass).exp())
-
-
-@functools.cache
-def _warn_once(text: str) -> None:
-    """Warn once per process and text."""
-    warnings.warn(text, UserWarning, stacklevel=3)

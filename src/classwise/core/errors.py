@@ -1,10 +1,12 @@
-"""Errors caused by invalid input, and the formatting of their messages."""
+"""Errors caused by invalid input, the formatting of their messages, and warnings."""
 
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import unicodedata
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -107,3 +109,9 @@ def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "", owner:
     hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {listed}"
     missing = f"{owner} has no {kind}" if owner else f"unknown {kind}"
     return ClasswiseError(f"{missing} {prefix + name!r}; {hint}")
+
+
+@functools.cache
+def warn_once(text: str) -> None:
+    """Emit a `UserWarning` once per process and text."""
+    warnings.warn(text, UserWarning, stacklevel=3)

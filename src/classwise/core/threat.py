@@ -122,6 +122,18 @@ class Threat:
         """The same norm with another radius."""
         return dataclasses.replace(self, epsilon=epsilon)
 
+    def of(self, rows: Tensor | slice, device: torch.device | None = None) -> Threat:
+        """The threat of some of the images; unchanged if it has one radius for all.
+
+        Args:
+            rows: indices (M,), a mask (N,), or a slice of the N images.
+            device: where the radii are stored; None: where they are.
+        """
+        if not isinstance(self.epsilon, Tensor):
+            return self
+        chosen = self.epsilon[rows.to(self.epsilon.device) if isinstance(rows, Tensor) else rows]
+        return self.with_epsilon(chosen.to(device or chosen.device))
+
     def radius(self, like: Tensor) -> Tensor:
         """The radius shaped to broadcast over images: (N or 1, 1, ...)."""
         epsilon = self.epsilon

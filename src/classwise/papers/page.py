@@ -15,7 +15,7 @@ from classwise.core.arguments import checked
 from classwise.core.storage import check_writable, write_text
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
-from classwise.papers.result import Result, stored_results
+from classwise.papers.result import Result, number_of_trainings, stored_results
 from classwise.papers.settings import comparisons, deviation_lines
 from classwise.papers.store import Store
 from classwise.papers.tables import (
@@ -209,7 +209,7 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
                 "evidence": result.evidence.settings,
                 "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
                 "measurements": measurement_table(result.measurements) if result.measurements else None,
-                "facts": f"{_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
+                "facts": f"{number_of_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
                 "deviations": (lines := _deviations(result)),
                 "same_deviations": first(lines) if lines else "",
             }
@@ -247,7 +247,3 @@ def _time(result: Result) -> str:
         return f"{result.seconds:,.1f} s excluding trainings and audits loaded from the store"
     unknown = sum(seconds is None for seconds in result.work.values())
     return f"{'at least ' if unknown else ''}{result.seconds:,.1f} s including all trainings and audits"
-
-
-def _trainings(count: int) -> str:
-    return f"{count} training" + ("" if count == 1 else "s")

@@ -69,14 +69,14 @@ class Evidence:
 
         The data set and the network are named unless they are CIFAR-10 and a PreActResNet-18.
         """
-        return ", ".join([_trainings(self.trainings), *self._budget()]) if self.trainings else ""
+        return ", ".join([number_of_trainings(self.trainings), *self._budget()]) if self.trainings else ""
 
     def details(self, verdict: Verdict) -> str:
         """The settings of a verdict in parentheses, with the trainings that its interval covers; empty without any."""
         if not self.trainings:
             return ""
         fixed = verdict.trainings < self.trainings
-        trainings = _trainings(self.trainings if fixed else verdict.trainings)
+        trainings = number_of_trainings(self.trainings if fixed else verdict.trainings)
         parts = [f"{trainings}, intervals for fixed models" if fixed else trainings]
         return f" ({', '.join([*parts, *([] if self.scale == 'full' else self._budget())])})"
 
@@ -139,7 +139,8 @@ def conclusive(verdict: Verdict, evidence: Evidence) -> Answer:
     return verdict.answer
 
 
-def _trainings(count: int) -> str:
+def number_of_trainings(count: int) -> str:
+    """A number of trainings in words."""
     return f"{count} training{'' if count == 1 else 's'}"
 
 

@@ -194,11 +194,11 @@ def summary_table(
         )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
-            Cell(formatting.bare_percent(overall.value), formatting.span(overall.low, overall.high)),
+            percent_cell(overall),
             Cell(_printed(reported.get("tot"))),
             Cell(formatting.squared_percent(cv.value), formatting.squared_span(cv.low, cv.high)),
             Cell(_printed(reported.get("cv"))),
-            Cell(formatting.bare_percent(mcd.value), formatting.span(mcd.low, mcd.high)),
+            percent_cell(mcd),
             Cell(_printed(reported.get("mcd"))),
             Cell(
                 formatting.listed([names[label] for label in _at(counts.accuracy, low)]), formatting.bare_percent(low)
@@ -223,15 +223,15 @@ def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[s
     """Table of class accuracies with 95 % intervals: a row for each key, a column for each class."""
     rows = []
     for key, counts in ours.items():
-        low, high = class_intervals(counts)
-        accuracy = counts.accuracy
-        cells = [
-            Cell(formatting.bare_percent(float(accuracy[c])), formatting.span(float(low[c]), float(high[c])))
-            for c in range(len(names))
-        ]
-        rows.append(Row(", ".join(key), cells))
+        ends = zip(counts.accuracy.tolist(), *(end.tolist() for end in class_intervals(counts)), strict=True)
+        rows.append(Row(", ".join(key), [percent_cell(Estimate(*one)) for one in ends]))
     note = "95 % confidence intervals for new images of the class with the model fixed."
     return Table(caption, ("row", *names), rows, note)
+
+
+def percent_cell(one: Estimate) -> Cell:
+    """Cell of a fraction in percent, with its interval in small print."""
+    return Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high))
 
 
 def estimate_cell(

@@ -83,6 +83,12 @@ def kendall(first: ArrayLike, second: ArrayLike) -> Association:
     return Association(float(tau.statistic), float(tau.pvalue))
 
 
+def row_correlations(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Pearson's correlation of each row of an array (..., n) with that of another; NaN if one of them is constant."""
+    a, b = (values - values.mean(axis=-1, keepdims=True) for values in (first, second))
+    return ratio((a * b).sum(axis=-1), np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1)))
+
+
 @checked
 def spearman_matrix(rows: ArrayLike) -> FloatArray:
     """Spearman's correlations (..., m, m) of all pairs of rows of each (m, n) matrix of a (..., m, n) array."""

@@ -20,7 +20,7 @@ from classwise.data import Images
 from classwise.models.modes import frozen
 from classwise.training.averaging import Average, copied
 from classwise.training.batches import sampled_targets
-from classwise.training.classes import ALWAYS, ClassSettings, ClassSums
+from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
@@ -89,7 +89,7 @@ class ClassWiseLoss(nn.Module):
         if len(names) != len(counts):
             raise ClasswiseError(f"{len(names)} class names for {len(counts)} classes; give one for each class")
         self.classes = Classes(names, counts)
-        self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
+        self.reads = parts.reads
         _check(self.recipe, self.reads, teacher)
         self.steps_per_epoch = steps_per_epoch
         self.epoch = self.batches = 0
@@ -140,12 +140,7 @@ class ClassWiseLoss(nn.Module):
         Raises:
             ClasswiseError: if a schedule samples images by class, which a loss cannot do.
         """
-        ones = torch.ones(len(self.classes), device=self.classes.device)
-        settings = ClassSettings(epsilon=ones * self.threat.epsilon)
-        if self.parts.objective.regularised:
-            settings = dataclasses.replace(settings, beta=ones * self.parts.objective.beta)  # type: ignore[attr-defined]
-        for schedule, state in zip(self.parts.schedules, self._schedules, strict=True):
-            settings = schedule.settings(state, settings, self.epoch)
+        settings = self.parts.class_settings(self.classes, self._schedules, self.epoch)
         if settings.sampling is not None:
             raise ClasswiseError(f"recipe {self.recipe.name!r} samples images by class; use classwise.train")
         return settings

@@ -88,6 +88,15 @@ MEASURED = ALWAYS | {
 """Every signal that a schedule or an averager can read."""
 OPTIONAL = frozenset({"train.steps"})
 """The signals that only some objectives measure."""
+_COUNTS = {
+    "clean": "clean_count",
+    "clean_error": "clean_count",
+    "robust": "robust_count",
+    "robust_error": "robust_count",
+    "loss": "count",
+    "steps": "count",
+}
+"""The sums of means over the images of a class, with the sum that counts the images."""
 
 
 class ClassSums:
@@ -95,16 +104,9 @@ class ClassSums:
 
     def __init__(self, classes: int, reads: frozenset[str], device: torch.device) -> None:
         self.classes = classes
-        self.sums = {
-            "count": torch.zeros(classes, device=device),
-            "clean": torch.zeros(classes, device=device),
-            "clean_count": torch.zeros(classes, device=device),
-            "robust": torch.zeros(classes, device=device),
-            "robust_count": torch.zeros(classes, device=device),
-        }
-        for name in ("loss", "clean_error", "robust_error", "steps"):
-            if f"train.{name}" in reads:
-                self.sums[name] = torch.zeros(classes, device=device)
+        means = [name for name in _COUNTS if f"train.{name}" in reads | ALWAYS]
+        names = ("count", "clean_count", "robust_count", *means)
+        self.sums = {name: torch.zeros(classes, device=device) for name in names}
         if "train.confusion" in reads:
             self.sums["confusion"] = torch.zeros(classes * classes, device=device)
         if "train.confidence" in reads:
@@ -146,17 +148,11 @@ class ClassSums:
 
     def signals(self) -> dict[str, Tensor]:
         """Return the per-class means so far, NaN for a class without images or a quantity that was not measured."""
-        nothing = torch.full_like(self.sums["count"], torch.nan)
         means = {"train.count": self.sums["count"]}
-        for name in ("clean", "robust"):
-            count = self.sums[f"{name}_count"]
-            means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
-            if f"{name}_error" in self.sums:
-                means[f"train.{name}_error"] = torch.where(count > 0, self.sums[f"{name}_error"] / count, nothing)
-        for name in ("loss", "steps"):
+        for name, count_name in _COUNTS.items():
             if name in self.sums:
-                count = self.sums["count"]
-                means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, nothing)
+                count = self.sums[count_name]
+                means[f"train.{name}"] = torch.where(count > 0, self.sums[name] / count, torch.nan)
         if "confusion" in self.sums:
             means["train.confusion"] = self.sums["confusion"].view(self.classes, self.classes)
         if "confidence" in self.sums:

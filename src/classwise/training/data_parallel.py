@@ -64,9 +64,7 @@ class BatchShard:
         rows = self.rows
         names = ("x", "y", "index", "step_size", "target", "teacher_logits")
         parts = {name: value[rows] for name in names if (value := getattr(batch, name)) is not None}
-        epsilon = batch.threat.epsilon
-        threat = batch.threat if isinstance(epsilon, float) else batch.threat.with_epsilon(epsilon[rows])
-        return dataclasses.replace(batch, **parts, threat=threat, rows=rows, gather=self.gather)
+        return dataclasses.replace(batch, **parts, threat=batch.threat.of(rows), rows=rows, gather=self.gather)
 
     def of_step(self, local: Step) -> Step:
         """Gather the terms and logits of the full batch in one all-reduce."""

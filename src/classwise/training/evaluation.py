@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +19,6 @@ from classwise.core.threat import Threat
 from classwise.data import Images
 from classwise.training.data_parallel import BatchShard
 from classwise.training.recipe import Recipe
-
-T = TypeVar("T")
 
 BATCH_ON_A_GPU = 1024
 """Images of a batch of small images on a GPU, which a batch of the recipe's size would not keep busy."""
@@ -92,7 +89,7 @@ class Evaluation:
         engine, images = self._engine, self._images
         batches = list(images.batches(engine.batch_size))
         clean_logits = []
-        with _closing(engine.predict(batch.x for batch in batches)) as blocks:
+        with closing(engine.predict(batch.x for batch in batches)) as blocks:
             for logits in blocks:
                 clean_logits.append(logits)
                 callback()
@@ -101,7 +98,7 @@ class Evaluation:
         robust = torch.zeros(len(images), dtype=torch.bool, device=images.device)
         soft = torch.zeros(len(images), device=images.device)
         jobs = [Job(batch.index, batch.x, batch.y) for batch in batches]
-        with _closing(engine.attack(self._attack, self._threat, jobs, images=len(images))) as results:
+        with closing(engine.attack(self._attack, self._threat, jobs, images=len(images))) as results:
             for done in results:
                 robust[done.row] = ~done.success
                 attacked[done.row] = done.logits
@@ -121,11 +118,6 @@ def validation_batch(images: Images, batch_size: int) -> int:
     if images.device.type == "cpu" or images.shape[1] * images.shape[2] > SMALL_PIXELS:
         return usual
     return max(usual, min(BATCH_ON_A_GPU, -(-len(images) // 32) * 32))
-
-
-def _closing(blocks: Iterator[T]) -> AbstractContextManager[Generator[T]]:
-    """Close the generator when its loop ends, also by an exception, so that it restores the mode of the model."""
-    return closing(cast("Generator[T]", blocks))
 
 
 def class_means(outputs: Outputs, y: Tensor, classes: int, reads: AbstractSet[str]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,14 +39,14 @@ from classwise.training import (
     UPDATES,
 )
 from classwise.training.averaging import Averager
-from classwise.training.classes import OPTIONAL
+from classwise.training.classes import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, take_budgets
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction, make_reduction
-from classwise.training.schedules.base import ClassSchedule
+from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.selection import Selection, load_selection, resolve_selection
 from classwise.training.updates import Update
 
@@ -186,8 +186,13 @@ class Recipe:
             threat: the threat model of training.
             classes: the number of classes with training images, which resolves the selection ``"auto"`` and the
                 settings of weight averaging that depend on it; None: they stay.
+
+        Raises:
+            ClasswiseError: if an attack does not support the threat.
         """
         parts, selection = dataclasses.replace(self.parts, threat=threat), self.selection
+        for attack in (parts.attack, parts.validation_attack):
+            attack.supported(threat)
         if classes is not None:
             selection = resolve_selection(selection, classes)
             averaging = parts.averaging.for_classes(classes)
@@ -332,6 +337,22 @@ class Parts:
         total = attack_passes + objective.cost * self.update.evaluations
         others = (*self.schedules, self.reduction, self.update, self.averaging, self.augment)
         return sum((part.cost for part in others if isinstance(part, Described)), total)
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The signals that are measured: those of every training, and those that a schedule or the averaging reads."""
+        return ALWAYS.union(self.averaging.reads, *(schedule.reads for schedule in self.schedules))
+
+    def class_settings(self, classes: Classes, states: Sequence[State], epoch: int) -> ClassSettings:
+        """Return the class settings of an epoch: the constants, modified by each schedule, with its state, in order."""
+        assert self.threat is not None
+        ones = torch.ones(len(classes), device=classes.device)
+        settings = ClassSettings(epsilon=ones * self.threat.epsilon)
+        if self.objective.regularised:
+            settings = dataclasses.replace(settings, beta=ones * self.objective.beta)  # type: ignore[attr-defined]
+        for schedule, state in zip(self.schedules, states, strict=True):
+            settings = schedule.settings(state, settings, epoch)
+        return settings
 
 
 def build_parts(recipe: Recipe) -> Parts:

@@ -22,7 +22,7 @@ from classwise.core.rng import generators_restored
 from classwise.core.storage import remove_stale_temporaries
 from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
-from classwise.training.finite_checks import OnNan, parse_on_nan
+from classwise.training.finite_checks import OnNan
 from classwise.training.folder import Run
 from classwise.training.pseudo_labels import pseudo_labelled
 from classwise.training.recipe import Recipe
@@ -109,7 +109,6 @@ def train(
     ):
         complete = Recipe.read(recipe, all_overrides, budget=budget)
         check_device(device)
-        parse_on_nan(on_nan)
         complete = complete.times_batch(processes.world_size)
         run = Run(Path(out))
         if not run.path.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -24,7 +23,7 @@ from classwise.core.progress_record import recorded
 from classwise.core.rng import CounterRNG, seed_generators
 from classwise.data import Images
 from classwise.training.averaging import Average, Weights
-from classwise.training.classes import ALWAYS, MEASURED, ClassSettings, ClassSums
+from classwise.training.classes import MEASURED, ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
@@ -89,7 +88,7 @@ class Trainer:
         self.model = initial_model(recipe, images, run, self.processes, self.device)
         self.optimizer = parts.optimizer.build(self.model)
         self.classes = Classes(images.class_names, self.train.class_counts())
-        self.reads = frozenset(ALWAYS).union(parts.averaging.reads, *(part.reads for part in parts.schedules))
+        self.reads = parts.reads
         self._check()
         self._graphs = ""
         self._step = self._training_step()
@@ -272,15 +271,8 @@ class Trainer:
             self.run.note_environment(graphs=self._graphs)
 
     def class_settings(self) -> ClassSettings:
-        """Return the class settings of the epoch: the constants, modified by each schedule in order."""
-        assert self.parts.threat is not None
-        ones = torch.ones(len(self.classes), device=self.device)
-        settings = ClassSettings(epsilon=ones * self.parts.threat.epsilon)
-        if self.parts.objective.regularised:
-            settings = dataclasses.replace(settings, beta=ones * self.parts.objective.beta)  # type: ignore[attr-defined]
-        for schedule, state in zip(self.parts.schedules, self.state.schedules, strict=True):
-            settings = schedule.settings(state, settings, self.state.epoch)
-        return settings
+        """Return the class settings of the epoch."""
+        return self.parts.class_settings(self.classes, self.state.schedules, self.state.epoch)
 
     def train_step(self, rows: Tensor, settings: ClassSettings) -> None:
         """Train one step on the images of ``rows``: inner maximisation, update, per-class sums, weight averaging."""

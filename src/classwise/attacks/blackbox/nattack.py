@@ -13,8 +13,8 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, rows
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Positive, configurable
-from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 
 TEST_EVERY = 10
@@ -81,13 +81,11 @@ class NAttack(AveragedAttack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Draw the mean from 0.001 N(0, I); rows misclassified when clean are done."""
         del model
-        if inputs.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'nattack' does not support {inputs.threat.norm}; it supports Linf")
         mean = 0.001 * inputs.normal(tuple(inputs.x.shape[1:]))
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         wrong = _clean_margin(inputs) < 0
         return {
-            "x": _where(wrong, inputs.x, _image(inputs, mean)),
+            "x": choose(wrong, inputs.x, _image(inputs, mean)),
             "mean": mean,
             "iteration": count,
             "queries": count.clone(),
@@ -100,7 +98,7 @@ class NAttack(AveragedAttack):
         wrong = clean < 0
         with torch.no_grad():
             mean = state["mean"] + self.learning_rate * self._gradient(model, inputs, state)
-            x = _where(wrong, inputs.x, _image(inputs, mean))
+            x = choose(wrong, inputs.x, _image(inputs, mean))
             _, margin = expected(model, x, lambda logits: losses.margin(logits, inputs.y), self.eot_iter)
         iteration = state["iteration"] + 1
         tested = (iteration % TEST_EVERY == 0) | (iteration >= self.steps)
@@ -170,7 +168,3 @@ def _clean_margin(inputs: AttackInputs) -> Tensor:
 
 def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.ndim - 1))
-
-
-def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(_column(mask, yes), yes, no)

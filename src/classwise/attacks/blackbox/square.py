@@ -15,8 +15,8 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Share, configurable
-from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -71,8 +71,6 @@ class Square(AveragedAttack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the image with stripes (Linf) or bumps (L2)."""
         del model
-        if inputs.threat.norm not in self.norms:
-            raise ClasswiseError(f"attack 'square' does not support {inputs.threat.norm}; it supports Linf and L2")
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         spent = count if inputs.restart is None else inputs.restart * self.length * self.eot_iter
         return {
@@ -87,11 +85,11 @@ class Square(AveragedAttack):
         """Query the initial image, or the best image with one square changed; keep the change if it lowers the loss."""
         best, iteration = state["x"], state["iteration"]
         with torch.no_grad():
-            seen = _where(iteration == 0, best, self._candidate(inputs, best, iteration))
+            seen = choose(iteration == 0, best, self._candidate(inputs, best, iteration))
         logits, value = expected(model, seen, lambda logits: _value(logits, inputs), self.eot_iter)
         lower = value < state["lowest"]
         return {
-            "x": _where(lower, seen, best),
+            "x": choose(lower, seen, best),
             "lowest": torch.where(lower, value, state["lowest"]),
             "seen": seen,
             "margin": value if inputs.target is None else losses.margin(logits, inputs.y),
@@ -263,7 +261,3 @@ def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
 def _signs(uniform: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) mapped to -1 or 1."""
     return torch.where(uniform < 0.5, -1.0, 1.0)
-
-
-def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(mask[:, None, None, None], yes, no)

@@ -7,7 +7,7 @@ if a float32 pass misclassifies the final image.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -82,7 +82,7 @@ class Engine:
         self._precision = precision
         self._graphs = GraphUse(precision, self.device)
 
-    def predict(self, images: Iterable[Tensor]) -> Iterator[Tensor]:
+    def predict(self, images: Iterable[Tensor]) -> Generator[Tensor]:
         """Yield float32 logits for each block of images, at the engine's batch size."""
         yield from self.passes.predict(images)
 
@@ -123,7 +123,7 @@ class Engine:
 
     def attack(
         self, attack: Attack, threat: Threat, jobs: Iterable[Job], *, images: int | None = None
-    ) -> Iterator[Finished]:
+    ) -> Generator[Finished]:
         """Attack a stream of images.
 
         Args:
@@ -135,7 +135,11 @@ class Engine:
 
         Yields:
             Blocks of images, in the order in which they finish.
+
+        Raises:
+            ClasswiseError: if the attack does not support the threat.
         """
+        attack.supported(threat)
         jobs = (job for job in jobs if len(job.x))
         first = next(jobs, None)
         if first is None:

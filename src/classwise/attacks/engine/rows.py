@@ -23,14 +23,12 @@ def rows(inputs: AttackInputs, indices: Tensor) -> AttackInputs:
     def pick(value: Tensor | None) -> Tensor | None:
         return None if value is None else value[indices]
 
-    epsilon = inputs.threat.epsilon
-    threat = inputs.threat.with_epsilon(epsilon[indices]) if isinstance(epsilon, Tensor) else inputs.threat
     return dataclasses.replace(
         inputs,
         x=inputs.x[indices],
         y=inputs.y[indices],
         index=inputs.index[indices],
-        threat=threat,
+        threat=inputs.threat.of(indices),
         target=pick(inputs.target),
         step_size=pick(inputs.step_size),
         reference=pick(inputs.reference),

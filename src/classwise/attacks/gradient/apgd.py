@@ -17,6 +17,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Share, configurable
 from classwise.core.precision import Forward
 from classwise.core.threat import NORM_BALLS, Threat
@@ -107,8 +108,8 @@ class AutoPGD(Attack):
             **state,
             "seen": x,
             "margin": losses.margin(logits, inputs.y),
-            "best_x": _pick(better, x, state["best_x"]),
-            "best_gradient": _pick(better, gradient, state["best_gradient"]),
+            "best_x": choose(better, x, state["best_x"]),
+            "best_gradient": choose(better, gradient, state["best_gradient"]),
             "best_loss": torch.where(better, value, state["best_loss"]),
             "zero_gradients": state["zero_gradients"] + (gradient.flatten(1).abs().amax(1) == 0),
             "moves": state["moves"] + 1,
@@ -117,7 +118,7 @@ class AutoPGD(Attack):
         moved = (self._sparse if inputs.threat.norm == "L1" else self._dense)(inputs, state, value, gradient)
         return {
             **moved,
-            "x": _pick(last, best_x, moved["x"]),
+            "x": choose(last, best_x, moved["x"]),
             "iteration": (iteration + 1).clamp_max(self.steps),
             "done": last,
         }
@@ -142,9 +143,9 @@ class AutoPGD(Attack):
         check = moves == state["wait"]
         stalled = ~state["halved"] & (state["checked_loss"] >= state["best_loss"])
         halve = check & ((rises <= self.rho * moves) | stalled)
-        step_size = _pick(halve, state["step_size"] / 2, state["step_size"])
-        here = _pick(halve, state["best_x"], state["x"])
-        direction = threat.steepest(_pick(halve, state["best_gradient"], gradient), inputs.x)
+        step_size = choose(halve, state["step_size"] / 2, state["step_size"])
+        here = choose(halve, state["best_x"], state["x"])
+        direction = threat.steepest(choose(halve, state["best_gradient"], gradient), inputs.x)
         toward = threat.project(here + step_size * direction, inputs.x)
         weight = torch.where(state["iteration"] > 0, 0.75, 1.0).to(here.dtype).view_as(step_size)
         shortest, shrink = max(_SHORTEST * self.steps // 100, 1), max(_SHRINK * self.steps // 100, 1)
@@ -177,14 +178,14 @@ class AutoPGD(Attack):
         changed, full = _changed(state["best_x"], inputs.x), self._full_step(inputs, enlarged)
         sparser = check & (changed < 0.95 * state["active"])
         shorter = torch.minimum(torch.maximum(state["step_size"] / 1.5, full / 10), full)
-        step_size = _pick(sparser, full, _pick(check, shorter, state["step_size"]))
+        step_size = choose(sparser, full, choose(check, shorter, state["step_size"]))
         active = torch.where(check, changed, state["active"])
         share = torch.where(check, changed / size / 1.5, state["share"])
 
-        here = _pick(sparser, state["best_x"], state["x"])
-        signs = _largest_signs(_pick(sparser, state["best_gradient"], gradient), share)
+        here = choose(sparser, state["best_x"], state["x"])
+        signs = _largest_signs(choose(sparser, state["best_gradient"], gradient), share)
         length = signs.flatten(1).abs().sum(1).clamp_min(1).view_as(step_size)
-        moved = _pick(turns, state["best_x"], here + step_size * signs / length)
+        moved = choose(turns, state["best_x"], here + step_size * signs / length)
         x = next_enlarged.project(moved, inputs.x)
 
         changed_at_turn = _changed(x, inputs.x)
@@ -195,7 +196,7 @@ class AutoPGD(Attack):
             "moves": torch.where(turns, -1, torch.where(check, 0, state["moves"])),
             "active": torch.where(turns, changed_at_turn, active),
             "share": torch.where(turns, changed_at_turn / size / 1.5, share),
-            "step_size": _pick(turns, self._full_step(inputs, next_enlarged), step_size),
+            "step_size": choose(turns, self._full_step(inputs, next_enlarged), step_size),
             "best_loss": torch.where(turns, -torch.inf, state["best_loss"]),
         }
 
@@ -367,11 +368,6 @@ def _slope(gradient: Tensor, inputs: AttackInputs) -> Tensor:
     if inputs.threat.norm == "L1":
         return gradient.flatten(1).abs().amax(1)
     return (gradient * inputs.threat.steepest(gradient, inputs.x)).flatten(1).sum(1)
-
-
-def _pick(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """``torch.where`` with a mask of rows."""
-    return torch.where(mask.view(-1, *[1] * (no.ndim - 1)), yes, no)
 
 
 def _changed(x: Tensor, x0: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
@@ -123,7 +124,7 @@ class Ascent(Attack):
         return {
             "iteration": iteration + laps * lap,
             "zero_gradients": zero_gradients,
-            "anchor": torch.where(renewed.view(-1, *[1] * (x.ndim - 1)), x, anchor),
+            "anchor": choose(renewed, x, anchor),
             "anchor_zero_gradients": torch.where(renewed, zero_gradients, state["anchor_zero_gradients"]),
         }
 
@@ -250,15 +251,8 @@ class PGDT(TargetedAttack, Ascent):
 
 
 @configurable
-class FGSM(Ascent):
-    """Fast gradient sign method: one step of size eps, by default from the clean image."""
-
-    source = ("goodfellow2015explaining",)
-    example = "fgsm:random_init=uniform"
-
-    steps: Count = 1
-    step_size: StepSize = "1eps"
-    random_init: Start = "none"
+class CrossEntropyAscent(Ascent):
+    """Base class of the attacks that maximise the cross-entropy."""
 
     @property
     def cross_entropy(self) -> bool:
@@ -269,6 +263,18 @@ class FGSM(Ascent):
         """Cross-entropy."""
         del inputs
         return losses.cross_entropy(logits, y)
+
+
+@configurable
+class FGSM(CrossEntropyAscent):
+    """Fast gradient sign method: one step of size eps, by default from the clean image."""
+
+    source = ("goodfellow2015explaining",)
+    example = "fgsm:random_init=uniform"
+
+    steps: Count = 1
+    step_size: StepSize = "1eps"
+    random_init: Start = "none"
 
 
 @configurable

@@ -8,15 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.attacks import losses
 from classwise.attacks.engine import AttackInputs, State
-from classwise.attacks.gradient.ascent import Ascent, Start
+from classwise.attacks.gradient.ascent import CrossEntropyAscent, Start
 from classwise.core.config import NonNegative, Share, StepSize, configurable
 from classwise.core.precision import Forward
 
 
 @configurable
-class MIFGSM(Ascent):
+class MIFGSM(CrossEntropyAscent):
     """Momentum iterative FGSM: g <- decay g + gradient / ‖gradient‖₁, by default from the clean image.
 
     Args:
@@ -29,16 +28,6 @@ class MIFGSM(Ascent):
     step_size: StepSize = "0.1eps"
     random_init: Start = "none"
     decay: NonNegative = 1.0
-
-    @property
-    def cross_entropy(self) -> bool:
-        """The loss is the cross-entropy."""
-        return True
-
-    def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
-        """Cross-entropy."""
-        del inputs
-        return losses.cross_entropy(logits, y)
 
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start with zero momentum."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.engine.rows import choose
-from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Norm
 
 
 def initial_best(inputs: AttackInputs) -> State:
@@ -31,13 +28,3 @@ def evaluated(inputs: AttackInputs, point: Tensor, margin: Tensor) -> State:
     """Columns ``seen`` and ``margin`` for the engine; the margin of a point outside the ball is infinite."""
     inside = inputs.threat.distance(point, inputs.x) <= inputs.threat.radius(inputs.x).flatten()
     return {"seen": choose(inside, point, inputs.x), "margin": torch.where(inside, margin, torch.inf)}
-
-
-def check_norm(attack: Attack, name: str, norm: Norm, suggestion: str) -> None:
-    """Check that the attack supports a norm.
-
-    Raises:
-        ClasswiseError: if it does not; the message has the supported norms and the ``suggestion``.
-    """
-    if norm not in attack.norms:
-        raise ClasswiseError(f"{name} does not support {norm}; it supports {' and '.join(attack.norms)}; {suggestion}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import pydantic
 import torch
@@ -18,7 +18,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
-from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
+from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
 from classwise.core.config import Count, Number, Positive, configurable
 from classwise.core.precision import Forward
 
@@ -58,7 +58,6 @@ class _CarliniWagner(Attack):
 
     records = ("minimal_distance",)
     precise = True  # at the decision boundary two logits are equal, and bfloat16 cannot resolve which is larger
-    suggestion: ClassVar[str]
 
     @property
     def may_end_early(self) -> bool:
@@ -85,7 +84,6 @@ class _CarliniWagner(Attack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the image, scaled towards grey by 1e-6."""
         del model
-        check_norm(self, f"C&W's {self.norms[0]} attack", inputs.threat.norm, self.suggestion)
         variable = ((inputs.x * 2 - 1) * _SHRINK).atanh()
         count = torch.zeros_like(inputs.y)
         zero = torch.zeros(len(inputs.x), dtype=inputs.x.dtype, device=inputs.x.device)
@@ -182,7 +180,6 @@ class CarliniWagnerLinf(_CarliniWagner):
     decrease_factor: Annotated[Number, pydantic.Field(gt=0, lt=1)] = 0.9
 
     norms = ("Linf",)
-    suggestion = "use cw-l2 for L2, APGD for L1"
 
     @property
     def length(self) -> int:
@@ -236,7 +233,6 @@ class CarliniWagnerL2(_CarliniWagner):
     binary_search_steps: Count = 9
 
     norms = ("L2",)
-    suggestion = "use cw for Linf, APGD for L1"
 
     @property
     def max_descent(self) -> int:

@@ -15,7 +15,7 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
-from classwise.attacks.minimal.base import check_norm, evaluated, initial_best, updated_best
+from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
 from classwise.attacks.minimal.hyperplane import toward
 from classwise.core.config import Count, Positive, Share, configurable
 from classwise.core.precision import Forward
@@ -64,7 +64,6 @@ class _Boundary(Attack):
     def start(self, model: Forward, inputs: AttackInputs) -> State:
         """Start from the clean image, or from a random point at half the radius."""
         del model
-        check_norm(self, "FAB", inputs.threat.norm, "use APGD for L1")
         attempt = self._attempt(inputs)
         away = inputs.threat.project(inputs.x + 0.5 * inputs.threat.radius(inputs.x) * self._ray(inputs), inputs.x)
         x = choose(attempt > 0, away, inputs.x)

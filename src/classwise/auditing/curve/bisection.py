@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -282,15 +282,14 @@ class Bisection:
         """Run one attack on some rows and update the brackets; returns the rows on which it succeeded."""
         column = torch.from_numpy(radius).float()
 
-        def jobs() -> Generator[Job, None, None]:
+        def jobs() -> Iterator[Job]:
             for part in torch.split(torch.from_numpy(rows), self.plan.batch_size):
                 self.processes.check()
                 batch = piece.batch(order[part])
                 yield Job(batch.index, batch.x, batch.y, {"epsilon": column[part]})
 
         adversarial: list[IntArray] = []
-        blocks = self.engine.attack(attack, self.plan.threat, jobs(), images=len(rows))
-        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs(), images=len(rows))) as blocks:
             for done in blocks:
                 at = rows[done.row.cpu().numpy()]
                 brackets.forwards[at] += done.forwards.cpu().numpy()

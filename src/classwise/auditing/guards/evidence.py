@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
+from classwise.attacks.engine.rows import choose
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.auditing.run.result import AuditWarning
@@ -125,13 +126,9 @@ class Probe:
 
     def first(self, count: int) -> Probe:
         """The probe with the first ``count`` images of its sample; its passes are counted from zero."""
-        epsilon = self.threat.epsilon
-        return dataclasses.replace(
-            self,
-            batch=Batch(*(tensor[:count] for tensor in self.batch)),
-            threat=self.threat.with_epsilon(epsilon[:count]) if isinstance(epsilon, Tensor) else self.threat,
-            taken=0,
-        )
+        rows = slice(count)
+        batch = Batch(*(tensor[rows] for tensor in self.batch))
+        return dataclasses.replace(self, batch=batch, threat=self.threat.of(rows), taken=0)
 
     @cached_property
     def _float32(self) -> Forward:
@@ -157,11 +154,6 @@ class Probe:
     def labels(self) -> Tensor:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()
-
-    def threat_of(self, mask: Tensor) -> Threat:
-        """The threat for the images of a mask (N,)."""
-        epsilon = self.threat.epsilon
-        return self.threat.with_epsilon(epsilon.cpu()[mask]) if isinstance(epsilon, Tensor) else self.threat
 
     def rows(self, mask: Tensor) -> Batch:
         """The images of a mask (N,)."""
@@ -237,8 +229,7 @@ class Probe:
         if not len(places):
             return []
         index, x, y = (tensor[places.to(self.batch.x.device)] for tensor in self.batch)
-        if isinstance(threat.epsilon, Tensor):
-            threat = threat.with_epsilon(threat.epsilon.to(x.device)[places.to(x.device)])
+        threat = threat.of(places, x.device)
         inputs = AttackInputs(x, y, index, threat, CounterRNG(self.engine.seed, "attack"))
         found, hit = x, torch.zeros_like(y, dtype=torch.bool)
         passes = torch.zeros_like(y)
@@ -250,10 +241,10 @@ class Probe:
                 state = attack.step(model, inputs, state)
                 passes = torch.where(hit, passes, (model.forwards + model.backwards) // len(x))
                 fresh = ~hit & (state["margin"] < 0)
-                found, hit = torch.where(fresh.view(-1, 1, 1, 1), state["seen"], found), hit | fresh
+                found, hit = choose(fresh, state["seen"], found), hit | fresh
                 if step % poll == 0 and bool(hit.all()):
                     break
-        final = torch.where(hit.view(-1, 1, 1, 1), found, threat.project(state["x"], x))
+        final = choose(hit, found, threat.project(state["x"], x))
         success, passes = ~self._correct(final, x, y, threat), passes + self.verification
         return [*zip(success.tolist(), passes.tolist(), strict=True)]
 

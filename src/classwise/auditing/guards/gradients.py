@@ -243,7 +243,7 @@ def random_noise(evidence: Evidence, probe: Probe) -> Result:
     success = evidence.survivors.clone()
     if not (evidence.attacks and success.any()):
         return None
-    (index, x, y), threat = probe.rows(success), probe.threat_of(success)
+    (index, x, y), threat = probe.rows(success), probe.threat.of(success)
     rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
     for counter in range(NOISES):
         ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter), x)

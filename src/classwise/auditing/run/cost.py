@@ -305,9 +305,7 @@ def _batch(piece: Images, count: int, device: torch.device) -> Batch:
 def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat) -> PassCounts:
     """Passes of an image in the first step of the attack, counted on a few images."""
     index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch_size), engine.device)
-    epsilon = threat.epsilon
-    if isinstance(epsilon, Tensor):
-        threat = threat.with_epsilon(epsilon[torch.arange(len(x)) % len(piece)].to(engine.device))
+    threat = threat.of(torch.arange(len(x)) % len(piece), engine.device)
     reference = engine.passes.reference(x) if attack.needs_reference else None
     inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)

@@ -7,9 +7,9 @@ import dataclasses
 import json
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -87,7 +87,7 @@ class Execution:
     Attributes:
         writer: collects rows, and has those of an interrupted audit.
         sample: the images for the guards, classes in turn.
-        sample_radius: their radii, if the threat has one for each image.
+        sample_threat: the threat of these images.
         traces: the traces, a frame for each attack.
         images: number of images, over all processes; None until all of them were read.
         facts: why gradients were not computed on a fused copy of the model, and why the steps of attacks were not CUDA
@@ -114,7 +114,7 @@ class Execution:
         self.deadline = math.inf if max_time is None else started + max_time
         self.traces: list[pd.DataFrame] = []
         self.sample: Batch | None = None
-        self.sample_radius: Tensor | None = None
+        self.sample_threat = self.plan.threat
         self.images: int | None = None
         self.facts: dict[str, Any] = {}
         self._not_reduced: set[str] = set()
@@ -286,7 +286,7 @@ class Execution:
             order = balanced_order(piece.y.cpu())
             if self.sample is None:
                 rows = order[:SAMPLE]
-                self.sample, self.sample_radius = piece.batch(rows), self._radii(rows)
+                self.sample, self.sample_threat = piece.batch(rows), self.plan.threat.of(rows)
             order = part_of(order, piece.y.cpu(), self.processes)
             self._clean(piece, order)
             self._choose_examples(piece, order)
@@ -390,13 +390,12 @@ class Execution:
                 self._attack(label, attack, piece, order[np.isin(index[order.numpy()], images)])
 
     def _attack_rows(self, label: str, attack: Attack, piece: Images, todo: Tensor) -> None:
-        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(piece, todo), images=len(todo))
+        jobs = self._jobs(piece, todo)
         # Closed at once, also after an exception, so that the model is restored.
-        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs, images=len(todo))) as blocks:
             for done in blocks:
                 rows = todo[done.row.cpu()]
-                radius = self._radii(rows)
-                threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius.to(done.x.device))
+                threat = self.plan.threat.of(rows, done.x.device)
                 frame = self._grouped(attacked_rows(label, done, threat, self.plan.repeats.count), piece, rows)
                 tensors = self._tensors(done.index, done.x, done.logits, images=True) | self._examples_of(done)
                 self.writer.add(frame, tensors)
@@ -420,13 +419,8 @@ class Execution:
                 return
             self.processes.check()
             batch = self._near(piece).batch(rows, self.engine.device)
-            radius = self._radii(rows)
-            yield Job(batch.index, batch.x, batch.y, {} if radius is None else {"epsilon": radius})
-
-    def _radii(self, rows: Tensor) -> Tensor | None:
-        """(N,) radii of the rows of a piece; None if all images have the same radius."""
-        epsilon = self.plan.threat.epsilon
-        return epsilon.cpu()[rows] if isinstance(epsilon, Tensor) else None
+            epsilon = self.plan.threat.of(rows).epsilon
+            yield Job(batch.index, batch.x, batch.y, {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {})
 
     def _epsilon(self, piece: Images, frame: pd.DataFrame) -> Any:
         """The radius of the rows of a frame: one number, or an array."""
@@ -519,8 +513,7 @@ class Execution:
         if not len(rows) or self.late or not self.processes.is_main:
             return
         batch = piece.batch(rows)
-        radius = self._radii(rows)
-        threat = self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius)
+        threat = self.plan.threat.of(rows)
         for label, attack in self.plan.suite.attacks.items():
             self.traces.append(trace_rows(self.engine, label, attack, batch, threat))
 
@@ -587,11 +580,11 @@ class Execution:
         """The model and a sample of images for the guards; None after the deadline."""
         if self.sample is None or self.late:
             return None
-        radius, known, full = self.sample_radius, named_set(self.ready.source), self.plan.guards == "full"
+        known, full = named_set(self.ready.source), self.plan.guards == "full"
         return Probe(
             self.engine,
             Batch(*(tensor.to(self.engine.device) for tensor in self.sample)),
-            self.plan.threat if radius is None else self.plan.threat.with_epsilon(radius),
+            self.sample_threat,
             self.plan.precision,
             None if known is None else InputScale(known.mean, known.std),
             gradients=not self.ready.no_gradient,

@@ -175,9 +175,7 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
 
 def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
     """The plan of a shard: the radii of its images, no trace and no guards, which follow the merge."""
-    epsilon, threat = plan.threat.epsilon, plan.threat
-    if isinstance(epsilon, Tensor) and isinstance(source, Images):
-        threat = threat.with_epsilon(epsilon.cpu()[shard.rows(source.y.cpu())])
+    threat = plan.threat.of(shard.rows(source.y.cpu())) if isinstance(source, Images) else plan.threat
     return dataclasses.replace(plan, threat=threat, trace=(), guards="off")
 
 

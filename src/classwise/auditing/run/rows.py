@@ -132,11 +132,9 @@ def trace_rows(engine: Engine, label: str, attack: Attack, batch: Batch, threat:
     index, x, y = (tensor.to(engine.device) for tensor in batch)
     # As many rows as in the passes of the engine, so that the arithmetic is the same.
     pad = torch.arange(max(engine.batch_size, len(x)), device=engine.device) % len(x)
-    epsilon = threat.epsilon
-    ball = threat.with_epsilon(epsilon.to(engine.device)[pad]) if isinstance(epsilon, Tensor) else threat
     reference = engine.passes.reference(x)[pad] if attack.needs_reference else None
     restart = torch.zeros_like(pad)
-    rng = CounterRNG(engine.seed, "attack")
+    ball, rng = threat.of(pad, engine.device), CounterRNG(engine.seed, "attack")
     inputs = AttackInputs(x[pad], y[pad], index[pad], ball, rng, reference=reference, restart=restart)
     confidences = []
     with engine.forward_for(attack, x) as model:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from classwise.attacks.engine import Finished, Job
+from classwise.attacks.engine import Job
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
@@ -327,10 +327,10 @@ class Rounds:
         self.record.worked = True
         _, attack = self.attacks[number]
         places = np.array([pieces[piece][1][row] for piece, row in rows])
-        blocks = self.engine.attack(attack, self.plan.threat, self._jobs(pieces, rows, places), images=len(rows))
+        jobs = self._jobs(pieces, rows, places)
         # Jobs are generated piece by piece, in the order of `_grouped`.
         sequence = places[_grouped(rows)]
-        with contextlib.closing(cast("Generator[Finished, None, None]", blocks)):
+        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs, images=len(rows))) as blocks:
             for done in blocks:
                 at = sequence[done.row.cpu().numpy()]
                 success = done.success.cpu().numpy()

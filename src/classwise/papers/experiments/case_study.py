@@ -42,12 +42,13 @@ from classwise.papers.experiments.protocol import (
     mean,
     pgd,
     proportion,
+    resampled_models,
     tpgd,
     under_pgd,
 )
 from classwise.papers.interval_estimators import ALPHA, Resampled, difference, interval
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
-from classwise.papers.tables import Key, class_table, estimate_cell
+from classwise.papers.tables import Key, class_table, estimate_cell, percent_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
@@ -169,8 +170,7 @@ class BetaOfOneClass(
             for attack in (ATTACK, "clean")
             for beta, table in tables.items()
         }
-        rows = np.stack([tables[beta].correct(ATTACK) for beta in (LOWEST, BETA)])
-        ends = Resampled(rows, tables[BETA].labels, len(names))
+        ends = resampled_models([tables[beta] for beta in (LOWEST, BETA)], ATTACK)
         test = Test(
             claim="kdd21/C21",
             estimand=f"class {VICTIM} at beta {LOWEST:g} minus at {BETA:g}; class {TAKER} with the opposite sign",
@@ -217,8 +217,7 @@ class BetaOfOtherPairs(Experiment, scales=SCALES, trainings=beta_of_other_pairs)
         plain, *lowered = tables
         measurements = []
         for name, (helped, label) in zip(lowered, OTHER_PAIRS, strict=True):
-            rows = np.stack([tables[name].correct(ATTACK), tables[plain].correct(ATTACK)])
-            pair = Resampled(rows, tables[plain].labels, len(names))
+            pair = resampled_models([tables[name], tables[plain]], ATTACK)
             for what, classes in ((f"class {helped}", [helped]), (f"class {label}", [label]), ("all classes", ALL)):
                 change = pair.part(lambda a, c=classes: (a[..., 0, c] - a[..., 1, c]).mean(axis=-1), 100)  # type: ignore[misc]
                 quantity = f"robust accuracy of {what}: {name} minus {plain}"
@@ -800,16 +799,13 @@ class BackgroundsAndStandardTraining(
         tables, rows = {}, []
         for name, trained in models.items():
             tables[name] = under_pgd(context, trained, images=test_images[name]).outcomes
-            total = metric_intervals.overall(tables[name].counts("clean"))
-            cells = [Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high))]
+            cells = [percent_cell(metric_intervals.overall(tables[name].counts("clean")))]
             if name == "coloured":
                 inside = confused(tables[name], "clean").inside
                 assert inside is not None
                 cells.append(estimate_cell(inside.contrast))
             rows.append(Row(name, cells if len(cells) > 1 else [*cells, Cell(formatting.NONE)]))
-        grey = tables["grey"]
-        both = np.stack([table.correct("clean") for table in tables.values()])
-        change = Resampled(both, grey.labels, grey.num_classes)
+        change = resampled_models([*tables.values()], "clean")
         claimed = Test(
             claim="kdd21/C23",
             covers=("standard training",),
@@ -822,7 +818,7 @@ class BackgroundsAndStandardTraining(
         heads = ("images", "clean accuracy, percent", INSIDE)
         table = Table("Standard training", heads, rows, "95 % confidence intervals for new images.")
         counts: dict[Key, ClassCounts] = {(name,): outcomes.counts("clean") for name, outcomes in tables.items()}
-        by_class = class_table("Clean accuracy by class, in percent", counts, grey.class_names)
+        by_class = class_table("Clean accuracy by class, in percent", counts, tables["grey"].class_names)
         return Findings(tables=(table, by_class), tests=(claimed,))
 
 

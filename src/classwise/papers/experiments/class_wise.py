@@ -68,9 +68,10 @@ from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.ranks import row_correlations
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 from classwise.training.folder import Run, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
@@ -956,8 +957,7 @@ def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
 
     def correlation(counts: FloatArray) -> FloatArray:
         rates = counts / counts.sum(axis=2, keepdims=True)
-        a, b = (side - side.mean(axis=1, keepdims=True) for side in (rates[:, first, second], rates[:, second, first]))
-        return ratio((a * b).sum(axis=1), np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1)))
+        return row_correlations(rates[:, first, second], rates[:, second, first])
 
     observed = correlation(matrix[None].astype(np.float64))
     return percentiles(float(observed[0]), correlation(resampled_rows(matrix)), ALPHA)

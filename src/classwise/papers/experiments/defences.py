@@ -29,6 +29,7 @@ from classwise.papers.experiments.protocol import (
     SCALES,
     defences,
     pgd,
+    resampled,
     settings_table,
     substitute,
     unlabelled_note,
@@ -79,8 +80,7 @@ class Attacked:
 
     def paired(self, *attacks: str) -> Resampled:
         """Resample attacks on the same images jointly."""
-        table = self.outcomes(*attacks)
-        return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
+        return resampled(self.outcomes(*attacks), attacks)
 
 
 def attacked_trainings(scale: Scale) -> Mapping[str, Training]:

@@ -1043,12 +1043,8 @@ def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
     return epochs_within(scale, training, (0.0, 1.0))
 
 
-class _Radii(Experiment, trainings=radius_trainings):
-    """Adversarial training over its radius; all models are evaluated at the radius of the scale."""
-
-
 def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
-    """Train at each radius, and audit every epoch."""
+    """Train at each radius, and audit every epoch at the radius of the scale."""
     declared = radius_trainings(context.scale)
     return {
         float(name): audit_epochs(context, trained, every_epoch(context.scale, declared[name]))
@@ -1056,7 +1052,7 @@ def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
     }
 
 
-class RadiusSweep(_Radii):
+class RadiusSweep(Experiment, trainings=radius_trainings):
     """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
 
     def run(self, context: Context) -> Findings:
@@ -1116,7 +1112,7 @@ class RadiusSweep(_Radii):
         )
 
 
-class RadiusSweepByClass(_Radii):
+class RadiusSweepByClass(Experiment, trainings=radius_trainings):
     """cfa23 Figures 2b and 2c: robustness of each class over the training radius, averaged over windows of epochs."""
 
     def run(self, context: Context) -> Findings:
@@ -1346,24 +1342,15 @@ class Fluctuation(EpochByEpoch):
         self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
     ) -> Findings:
         """Test claims C9, C20 and C24."""
+        del context
         run = trained["AT + FAWA"]
-        correct = {name: resampled.right for name, resampled in images.items()}
-        return replace(findings, tests=self.claims(context, images, correct, gate(run), run))
+        return replace(findings, tests=self.claims(images["AT"], images["AT + FAWA"], sum(gate(run)), run))
 
-    def claims(
-        self,
-        context: Context,
-        images: Mapping[str, Resampled],
-        correct: Mapping[str, BoolArray],
-        admitted: Sequence[bool],
-        run: Run,
-    ) -> list[Test]:
+    def claims(self, plain: Resampled, fawa: Resampled, admitted: int, run: Run) -> list[Test]:
         """Tests of C9, C20 and C24."""
-        classes = len(context.test_images.class_names)
-        few = int(np.bincount(context.test_images.y.numpy(), minlength=classes).min())
-        noise = _sampling_change(few, float(images["AT"].accuracy.min(axis=-1).mean()))
+        noise = _sampling_change(int(plain.count.min()), float(plain.accuracy.min(axis=-1).mean()))
         caveat = f"over the epochs of one training; sampling of images alone can cause {noise:.1f} points of change"
-        excess = images["AT"].part(lambda a: _change_of(a.min(axis=-1)) - _overall_change(a), 100)
+        excess = plain.part(lambda a: _change_of(a.min(axis=-1)) - _overall_change(a), 100)
         tests = [
             Test(
                 claim="cfa23/C9",
@@ -1383,11 +1370,10 @@ class Fluctuation(EpochByEpoch):
                 "the online model",
             ),
         ]
-        if sum(admitted) < LEAST_ADMITTED:
+        if admitted < LEAST_ADMITTED:
             return [*tests, not_tested("cfa23/C20", closed_gate(["AT + FAWA"]))]
-        calm = images["AT + FAWA"].part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
-        pair = Resampled(np.concatenate([correct["AT + FAWA"], correct["AT"]]), images["AT"].labels, classes)
-        half = len(correct["AT"])
+        calm = fawa.part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
+        pair, half = jointly(fawa, plain), len(plain.right)
         return [
             *tests,
             Test(
@@ -1466,10 +1452,14 @@ class FluctuationOfFAT(EpochByEpoch):
         )
 
 
+def jointly(one: Resampled, other: Resampled) -> Resampled:
+    """Resample the rows of both on their common images jointly."""
+    return Resampled(np.concatenate([one.right, other.right]), one.labels, len(one.count))
+
+
 def _calmer(one: Resampled, other: Resampled) -> IntervalEstimator:
     """Mean change of the worst class between the epochs of one model minus that of another, in points."""
-    half, classes = len(one.right), len(one.count)
-    pair = Resampled(np.concatenate([one.right, other.right]), one.labels, classes)
+    pair, half = jointly(one, other), len(one.right)
     return pair.part(
         lambda a: _change_of(a[..., :half, :].min(axis=-1)) - _change_of(a[..., half:, :].min(axis=-1)), 100
     )

@@ -14,7 +14,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
-from classwise.papers.experiments.protocol import AT, under_pgd
+from classwise.papers.experiments.protocol import AT, resampled_models, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, metric_cells
@@ -116,8 +116,7 @@ class Compared:
     @cached_property
     def images(self) -> Resampled:
         """Resample all runs on the test images jointly, in the order of `audits`."""
-        rows = [audit.outcomes.correct("PGD") for audit in self.audits.values()]
-        return Resampled(np.stack(rows), next(iter(self.audits.values())).outcomes.labels, len(self.names))
+        return resampled_models([audit.outcomes for audit in self.audits.values()], "PGD")
 
     def gain(self, name: str, metric: Statistic) -> IntervalEstimator:
         """Metric (..., C) -> (...) of one technique minus that of plain training, in points."""

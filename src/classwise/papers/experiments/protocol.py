@@ -287,15 +287,18 @@ def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list
 
 def largest_drop(table: Outcomes, attacks: Sequence[str]) -> IntervalEstimator:
     """Largest drop of the total from the first attack to any of the others, in points."""
-    rows = np.stack([table.correct(name) for name in attacks])
-    images = Resampled(rows, table.labels, table.num_classes)
-    return greatest([images.total(0, place) for place in range(1, len(rows))])
+    images = resampled(table, attacks)
+    return greatest([images.total(0, place) for place in range(1, len(attacks))])
 
 
 def paired_models(one: Audit, other: Audit, attack: str = "all") -> Resampled:
     """Resample two models on the same images jointly."""
-    first, second = one.outcomes, other.outcomes
-    return Resampled(np.stack([first.correct(attack), second.correct(attack)]), first.labels, first.num_classes)
+    return resampled_models([one.outcomes, other.outcomes], attack)
+
+
+def resampled_models(tables: Sequence[Outcomes], attack: str) -> Resampled:
+    """Resample models on the same images jointly, a row for each model."""
+    return Resampled(np.stack([table.correct(attack) for table in tables]), tables[0].labels, tables[0].num_classes)
 
 
 def strongest(table: Outcomes, attacks: Sequence[str], where: BoolArray | None = None) -> str:

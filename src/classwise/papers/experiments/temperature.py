@@ -47,6 +47,7 @@ from classwise.papers.experiments.protocol import (
     pgd,
     proportion,
     resampled,
+    resampled_models,
     select_on_halves,
     settings_table,
     strongest,
@@ -73,8 +74,7 @@ from classwise.papers.interval_estimators import (
     plus,
 )
 from classwise.papers.scales import CIFAR, Name, Scale
-from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, summary_table
-from classwise.reporting import formatting
+from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, percent_cell, summary_table
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.formatting import NONE
 from classwise.reporting.palette import SERIES
@@ -452,11 +452,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         counts: dict[Key, ClassCounts] = {
             (name, attack): table.counts(attack) for name, table in tables.items() for attack in ("clean", "PGD")
         }
-        first = tables["HE"]
-        paired = [
-            Resampled(np.stack([tables[name].correct("PGD"), first.correct("PGD")]), first.labels, first.num_classes)
-            for name in ("HE-LIS", "HE-CMP")
-        ]
+        paired = [resampled_models([tables[name], tables["HE"]], "PGD") for name in ("HE-LIS", "HE-CMP")]
         note = "one training of each model"
         tests = [
             Test(
@@ -478,7 +474,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         return Findings(
             tables=(
                 _against_first(tables, catalogue.printed_rows("iclr21/T5")),
-                class_table("By class, in percent", counts, first.class_names),
+                class_table("By class, in percent", counts, tables["HE"].class_names),
                 settings_table(context.scale, trainings),
             ),
             tests=tests,
@@ -497,8 +493,7 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
             ends = zip(counts.accuracy, *class_intervals(counts), strict=True)
             cells += [estimate_cell(Estimate(*map(float, accuracy))) for accuracy in ends]
         else:
-            right = [table.correct("PGD"), tables[plain].correct("PGD")]
-            pair = Resampled(np.stack(right), table.labels, table.num_classes)
+            pair = resampled_models([table, tables[plain]], "PGD")
             cells += [
                 estimate_cell(pair.estimate(lambda a, c=c: _gains(a)[..., c]), sign="+")  # type: ignore[misc]
                 for c in range(len(names))
@@ -541,10 +536,7 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
         rows, lines = [], []
         for (name, table), colour in zip(tables.items(), SERIES, strict=False):
             totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
-            cells = [
-                Cell(formatting.bare_percent(total.value), formatting.span(total.low, total.high)) for total in totals
-            ]
-            rows.append(Row(name, cells))
+            rows.append(Row(name, [percent_cell(total) for total in totals]))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
             lines.append(Series(name, temperatures, [total.value for total in totals], f"stroke-{colour}"))
         first = tables["HE"]
@@ -649,8 +641,7 @@ def _stronger_is_smoother(variances: Smoothness, tables: Mapping[str, Outcomes])
     """Test that in each pair of models, the one with the larger total under PGD has the lower mean CVC."""
     parts = []
     for first, second in itertools.combinations(tables, 2):
-        rows = np.stack([tables[name].correct("PGD") for name in (first, second)])
-        total = Resampled(rows, tables[first].labels, tables[first].num_classes).total()
+        total = resampled_models([tables[first], tables[second]], "PGD").total()
         parts.append(alike(total, interval(difference(variances.mean(second), variances.mean(first)), 1000)))
     estimand = "mean CVC of the model that is weaker under PGD minus that of the stronger one, each pair of models"
     return Test(

@@ -41,7 +41,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import ranks
+from classwise.stats.ranks import ranks, row_correlations
 from classwise.training.folder import Run
 
 ADAM_LR = 1e-3
@@ -558,12 +558,7 @@ def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatA
     chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
     # Equal means may differ in the last bits, so the values are rounded before ranking.
     first, second = (ranks(values.round(9)) for values in (chosen.mean(axis=-2), accuracy[..., -1, :]))
-    first, second = (ranked - ranked.mean(axis=-1, keepdims=True) for ranked in (first, second))
-    size = np.sqrt((first**2).sum(axis=-1) * (second**2).sum(axis=-1))
-    correlation: FloatArray = np.divide(
-        (first * second).sum(axis=-1), size, out=np.zeros(np.shape(size)), where=size > 0
-    )
-    return correlation
+    return np.nan_to_num(row_correlations(first, second))
 
 
 BATCH = 256

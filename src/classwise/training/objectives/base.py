@@ -90,6 +90,13 @@ class Step:
     robust_logits: Tensor | None = None
     steps: Tensor | None = None
 
+    @property
+    def logits(self) -> Tensor:
+        """The logits on the attacked images, or on the clean images if the objective has no attack, (N, classes)."""
+        logits = self.clean_logits if self.robust_logits is None else self.robust_logits
+        assert logits is not None
+        return logits
+
 
 def _criterion(value: object) -> object:
     """Build the criterion of a spec, which may name a function of logits and labels."""

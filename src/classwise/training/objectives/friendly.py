@@ -10,6 +10,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
+from classwise.attacks.engine.rows import choose
 from classwise.core.config import Share, configurable
 from classwise.core.errors import ClasswiseError
 from classwise.core.precision import Forward
@@ -48,16 +49,12 @@ def attack_to_boundary(
         moved = attack.step(model, inputs, state)
         stopped = crossings > tau  # in an earlier step
         crossings = crossings + ((moved["margin"] < 0) | stopped)
-        before = _where(crossings == 0, x, before)
+        before = choose(crossings == 0, x, before)
         stopped = crossings > tau
-        state = {name: _where(stopped, state.get(name, value), value) for name, value in moved.items()}
+        state = {name: choose(stopped, state.get(name, value), value) for name, value in moved.items()}
     if last_if_robust:
-        before = _where(crossings == 0, state["x"], before)
+        before = choose(crossings == 0, state["x"], before)
     return before, state["x"]
-
-
-def _where(rows: Tensor, chosen: Tensor, other: Tensor) -> Tensor:
-    return torch.where(rows.view(-1, *[1] * (chosen.ndim - 1)), chosen, other)
 
 
 def _tau(taus: tuple[int, ...], milestones: tuple[float, ...], progress: float) -> int:

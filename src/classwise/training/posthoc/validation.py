@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
@@ -79,9 +79,3 @@ def robust_counts(model: nn.Module, images: Images, attack: Attack, threat: Thre
     for done in engine.attack(attack, threat, jobs, images=len(images)):
         correct.index_add_(0, done.y, (~done.success).to(correct.dtype))
     return ClassCounts(count.cpu().numpy(), correct.cpu().numpy())
-
-
-def robust_accuracy(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> Tensor:
-    """Compute the robust accuracy of each class, (C,); NaN for a class without images. See `robust_counts`."""
-    accuracy = robust_counts(model, images, attack, threat, recipe).accuracy
-    return torch.tensor(accuracy, dtype=torch.float32, device=images.y.device)

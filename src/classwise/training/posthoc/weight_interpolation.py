@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from classwise.attacks import ATTACKS
 from classwise.core.arguments import checked
@@ -21,7 +22,7 @@ from classwise.data import Images
 from classwise.models import load_model, save_weights
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.validation import robust_accuracy, validation_split, writing_into
+from classwise.training.posthoc.validation import robust_counts, validation_split, writing_into
 from classwise.training.selection import by_number_of_classes
 from classwise.training.start_models import starts_of
 
@@ -117,8 +118,9 @@ def interpolate_weights(
         listener.start("interpolation", len(shares))
         for share in shares:
             model.load_state_dict(blend(tuned, initial, share))
-            robust = robust_accuracy(model, valid, member, threat, run.recipe)
-            score = by_number_of_classes(robust.cpu(), valid.class_counts().cpu())
+            counts = robust_counts(model, valid, member, threat, run.recipe)
+            robust = torch.tensor(counts.accuracy, dtype=torch.float32)
+            score = by_number_of_classes(robust, torch.tensor(counts.count))
             if score > best:
                 best, chosen = score, share
             rows += [

@@ -37,9 +37,7 @@ class Asymmetry(Described):
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """Compute the regularised mean, ()."""
-        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-        assert logits is not None
-        soft = soft_confusion(logits.float(), batch.y)
+        soft = soft_confusion(step.logits.float(), batch.y)
         return mean(step, batch, settings) + self.strength * asymmetry_penalty(soft, self.smoothing)
 
 

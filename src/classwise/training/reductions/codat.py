@@ -35,7 +35,7 @@ class Codat(Described):
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """Compute the worst-case loss, (); p has no gradient (Danskin's theorem)."""
         losses = per_image(step, batch, settings)
-        classes = _classes(step)
+        classes = step.logits.shape[1]
         count = torch.zeros(classes, device=losses.device).index_add_(0, batch.y, torch.ones_like(losses))
         total = torch.zeros(classes, device=losses.device).index_add(0, batch.y, losses)
         means = total / count.clamp_min(1)
@@ -72,10 +72,3 @@ def worst_mixture(losses: Tensor, present: Tensor, rho: float) -> Tensor:
     slope, mean, size_of_best = slope.gather(0, best), mean.gather(0, best), size.gather(0, best)
     weights = (1 + slope * (centred - mean)).clamp_min(0) * (size <= size_of_best)
     return torch.zeros_like(weights).scatter(0, order, weights / weights.sum()).to(losses.dtype)
-
-
-def _classes(step: Step) -> int:
-    """Return the number of classes, from the logits of the step."""
-    logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-    assert logits is not None
-    return logits.shape[1]

@@ -72,11 +72,9 @@ class FAAL(Described):
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """Compute the loss, ()."""
-        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-        assert logits is not None
-        p = worst_distribution(self.margins(logits, batch.y), self.radius)
+        p = worst_distribution(self.margins(step.logits, batch.y), self.radius)
         losses = per_image(step, batch, settings)
-        return (losses * p.to(losses.dtype)[batch.y]).mean() * logits.shape[1]
+        return (losses * p.to(losses.dtype)[batch.y]).mean() * step.logits.shape[1]
 
     def margins(self, logits: Tensor, y: Tensor) -> Tensor:
         """Compute the mean margin of each class in the batch, (C,)."""

@@ -32,9 +32,7 @@ class LogitSimilarity(Described):
 
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """Compute the regularised mean, ()."""
-        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-        assert logits is not None
-        return mean(step, batch, settings) + self.strength * class_similarity(logits.float(), batch.y)
+        return mean(step, batch, settings) + self.strength * class_similarity(step.logits.float(), batch.y)
 
 
 def class_similarity(logits: Tensor, y: Tensor) -> Tensor:

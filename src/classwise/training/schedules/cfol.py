@@ -44,10 +44,8 @@ class CFOL(ClassSchedule):
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """Add the errors under attack (clean errors if the objective has no attack) to the scores."""
-        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-        assert logits is not None
         sampled_from = self.distribution(state) if self.mode == "sampling" else state["shares"]
-        errors = (logits.detach().argmax(1) != batch.y).float()
+        errors = (step.logits.detach().argmax(1) != batch.y).float()
         scores = state["scores"].index_add(0, batch.y, self.rate * errors / sampled_from[batch.y])
         return {**state, "scores": scores}
 

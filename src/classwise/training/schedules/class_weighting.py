@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import warnings
 
 from torch import Tensor
 
@@ -20,9 +18,3 @@ def apply_class_weights(before: ClassSettings, weights: Tensor, terms: tuple[Ter
         weight: Tensor | None = getattr(before, f"{term}_weight")
         products[f"{term}_weight"] = weights if weight is None else weight * weights
     return dataclasses.replace(before, **products)
-
-
-@functools.cache
-def warn_once(text: str) -> None:
-    """Emit a warning once per process and text."""
-    warnings.warn(text, UserWarning, stacklevel=3)

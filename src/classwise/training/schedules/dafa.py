@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from classwise.core.config import Count, NonNegative, configurable
+from classwise.core.errors import warn_once
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.class_weighting import apply_class_weights, warn_once
+from classwise.training.schedules.class_weighting import apply_class_weights
 
 
 def class_weights(confidence: Tensor, strength: float) -> Tensor:

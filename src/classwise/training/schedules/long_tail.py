@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from classwise.core.config import NonNegative, Number, configurable
+from classwise.core.errors import warn_once
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.schedules.class_weighting import BOTH, apply_class_weights, warn_once
+from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 
 Base = Annotated[Number, pydantic.Field(ge=0, lt=1)]
 

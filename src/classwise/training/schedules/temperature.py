@@ -103,8 +103,7 @@ class CMP(ClassSchedule):
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """Store the outputs of the batch, divided by their scale."""
         del batch
-        logits = step.clean_logits if step.robust_logits is None else step.robust_logits
-        assert logits is not None
+        logits = step.logits
         buffer = state["outputs"]
         positions = state["seen"] + torch.arange(len(logits), device=buffer.device)
         rows = positions % len(buffer)  # a ring buffer: the latest outputs replace the oldest

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import ticks
 from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark

@@ -17,13 +17,12 @@ from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
-from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.sentences import caveats
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.templating import markup
+from classwise.reporting.templating import both_widths
 from classwise.reporting.text.layout import TextTable, spanned_rows
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, overall
@@ -111,7 +110,7 @@ class IncompleteReport:
             "headline": self.headline,
             "over": [part for part in over if part],
             "meaning": self.note,
-            "figure": markup(self.drawing(), self.drawing(narrow=True)),
+            "figure": both_widths(self.drawing),
             "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
             "caveats": caveats(audit),
             "attacks": attack_bounds_table(audit),
@@ -219,8 +218,7 @@ class SampleReport(IncompleteReport):
         rows = self.estimator.estimates.sort_values("estimate", kind="stable").head(MAX_DOTS)
         values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
         names, title = [str(name) for name in rows.index], "Accuracy under AutoAttack, estimated, %"
-        width = NARROW if narrow else ROW_WIDTH
-        return dot_rows(title, names, ["estimate"], values, alpha=self.audit.alpha, width=width)
+        return dot_rows(title, names, ["estimate"], values, alpha=self.audit.alpha, width=ROW_WIDTH, narrow=narrow)
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""

@@ -37,6 +37,7 @@ def dot_rows(
     difference: bool = False,
     alpha: float = 0.05,
     width: float = WIDTH,
+    narrow: bool = False,
 ) -> Drawing:
     """Draw a row per class (or metric) with a dot and its interval per series.
 
@@ -47,9 +48,11 @@ def dot_rows(
         values: for each row, a value per series.
         difference: the values are differences around zero, shown in percentage points, instead of accuracies.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels; up to `NARROW`, the names are above the rows.
+        width: width of the drawing in pixels.
+        narrow: draw the names above the rows, for narrow screens.
     """
-    names = RowNames.of(rows, NAME_LETTERS, narrow=width <= NARROW)
+    width = NARROW if narrow else width
+    names = RowNames.of(rows, NAME_LETTERS, narrow=narrow)
     pitch = max(24.0, 11.0 * len(series) + 8) + names.line
     side = names.left + (16 if names.line else 18)
     marks, top = title_lines(title, width)

@@ -17,6 +17,7 @@ from classwise.reporting.svg import Anchor, Dot, Drawing, Group, Label, Line, Ma
 from classwise.stats.counts import FloatArray, IntArray
 
 SIDE, HEAD, SPACE, EDGE = 340.0, 44.0, 30.0, 44.0
+WIDTH = 760.0
 NAME_LETTERS, NAME_SIZE = 28, 11
 MAX_NAMES = 12
 """Maximum number of dots with a name beside them where names may overlap."""
@@ -118,13 +119,12 @@ def trade_off(
     axes: tuple[str, str],
     *,
     alpha: float = 0.05,
-    width: float = 760.0,
+    narrow: bool = False,
 ) -> Drawing:
     """Draw a named dot per method, with the intervals of its two accuracies.
 
     Dots of methods that no other method exceeds in both accuracies are dark and have bold names. More than `MAX_NAMES`
-    dots have numbers, with the names in a column beside them; up to `NARROW` pixels of width all have, with the names
-    below.
+    dots have numbers, with the names in a column beside them; for narrow screens all have, with the names below.
 
     Args:
         title: title of the figure.
@@ -132,14 +132,14 @@ def trade_off(
         values: for each dot, the horizontal and the vertical value, shown in percent.
         axes: labels of the two axes.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels.
+        narrow: draw for narrow screens.
     """
+    width = NARROW if narrow else WIDTH
     marks, head = title_lines(title, width)
     points = np.array([[value.value for value in pair] for pair in values])
     columns, levels = (
         ticks(min(value.low for value in axis), max(value.high for value in axis)) for axis in zip(*values, strict=True)
     )
-    narrow = width <= NARROW
     numbered = narrow or len(names) > MAX_NAMES
     wide = width - EDGE - (12.0 if narrow else 230.0 if numbered else 120.0)
     plane, grid = _plane(head + 12, wide, [(column, f"{100 * column:.4g}") for column in columns], levels, axes)

@@ -16,7 +16,7 @@ from classwise.core import interruption
 from classwise.core.errors import printable
 from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
 from classwise.core.progress_display import progress_display as progress
-from classwise.reporting.text.layout import TextTable, is_number, percent
+from classwise.reporting.text.layout import TextTable, is_number
 
 if TYPE_CHECKING:
     from classwise.reporting.text.result import Result
@@ -26,7 +26,6 @@ __all__ = [
     "Lines",
     "discard",
     "duration",
-    "percent",
     "print_error",
     "progress",
 ]

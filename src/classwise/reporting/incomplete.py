@@ -249,8 +249,8 @@ class SampleReport(IncompleteReport):
         """The intervals for new images of the same classes."""
         overall, worst = self.estimator.estimate.overall, self.estimator.estimate.worst
         return (
-            f"new images: overall {_interval(overall.new_low, overall.new_high)}, "
-            f"lowest class accuracy {_interval(worst.new_low, worst.new_high)}"
+            f"new images: overall {formatting.bracketed(overall.new_low, overall.new_high)}, "
+            f"lowest class accuracy {formatting.bracketed(worst.new_low, worst.new_high)}"
         )
 
     def _sample(self) -> str:
@@ -298,11 +298,7 @@ def report_of(audit: Audit) -> IncompleteReport:
 
 
 def _with_interval(accuracy: SampledAccuracy) -> str:
-    return f"{formatting.bare_percent(accuracy.value)} % {_interval(accuracy.low, accuracy.high)}"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"[{formatting.bare_percent(low)}, {formatting.bare_percent(high)}]"
+    return f"{formatting.bare_percent(accuracy.value)} % {formatting.bracketed(accuracy.low, accuracy.high)}"
 
 
 def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:

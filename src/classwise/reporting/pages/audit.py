@@ -13,7 +13,6 @@ from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
 from classwise.reporting.examples import example_images
-from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import report_of
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.repeats import repeats_table
@@ -209,7 +208,7 @@ def _examples(audit: Audit, summary: AuditSummary) -> dict[str, Any] | None:
     examples = example_images(audit, summary)
     if examples is None:
         return None
-    encoded, factor = triples(examples)
+    encoded, factor = examples
     name = summary.names[summary.worst]
     return {
         "triples": encoded,

@@ -16,7 +16,7 @@ from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
-from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
+from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.sentences import caveats
@@ -33,8 +33,6 @@ BOUNDS_NOTE = (
     "Images that are not judged count as misclassified in the lower bound and as correct in the upper bound. "
     "Bounds are not confidence intervals."
 )
-MAX_DOTS = 40
-"""Maximum number of classes in the figure of estimates."""
 
 
 class IncompleteReport:
@@ -215,10 +213,8 @@ class SampleReport(IncompleteReport):
 
     def drawing(self, *, narrow: bool = False) -> Drawing:
         """Dot plot of the estimates with their intervals for these images, lowest first."""
-        rows = self.estimator.estimates.sort_values("estimate", kind="stable").head(MAX_DOTS)
-        values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
-        names, title = [str(name) for name in rows.index], "Accuracy under AutoAttack, estimated, %"
-        return dot_rows(title, names, ["estimate"], values, alpha=self.audit.alpha, width=ROW_WIDTH, narrow=narrow)
+        title = "Accuracy under AutoAttack, estimated, %"
+        return estimate_dots(title, self.estimator.estimates, alpha=self.audit.alpha, narrow=narrow)
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
@@ -227,14 +223,14 @@ class SampleReport(IncompleteReport):
         return context | {"over": over, "settings": [*context["settings"], ("Settle", settle)]}
 
     def _sentences(self) -> dict[str, Any]:
-        hidden = len(self.estimator.estimates) - MAX_DOTS
+        hidden = len(self.estimator.estimates) - MAX_ESTIMATES
         return {
             "lead": formatting.sentence(self._worst()),
             "meaning": formatting.sentence(self._new_images()),
             "advice": f"{formatting.sentence(self._sample())} {self.note} To complete the audit, repeat the command "
             f"with {self.audit.outcomes.meta.completion}.",
             "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
-            "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
+            "caption": f"The figure shows the {MAX_ESTIMATES} classes of lowest estimate." if hidden > 0 else "",
         }
 
     def _worst(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from classwise.reporting import formatting
 from classwise.reporting.figures.axes import ticks
@@ -17,6 +18,8 @@ WIDTH = 1040.0
 ROW_WIDTH = 760.0
 """Width of figures with one row per class, in pixels."""
 NAME_LETTERS = 22
+MAX_ESTIMATES = 40
+"""Maximum number of classes in a figure of estimates."""
 
 
 class Value(NamedTuple):
@@ -84,6 +87,14 @@ def dot_rows(
             corner = (x(value.low), x(value.value), x(value.high), y)
             drawing.marks.append(_dot(value, corner, SERIES[place % len(SERIES)], title))
     return drawing
+
+
+def estimate_dots(title: str, estimates: pd.DataFrame, *, alpha: float, narrow: bool = False) -> Drawing:
+    """Draw at most `MAX_ESTIMATES` classes, lowest ``estimate`` first, with their ``low``, ``high`` and ``n``."""
+    rows = estimates.sort_values("estimate", kind="stable").head(MAX_ESTIMATES)
+    values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
+    names = [str(name) for name in rows.index]
+    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=ROW_WIDTH, narrow=narrow)
 
 
 def _dot(value: Value, place: tuple[float, float, float, float], colour: str, title: str) -> Group:

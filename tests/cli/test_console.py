@@ -119,11 +119,12 @@ def test_json_is_strict(capsys: pytest.CaptureFixture[str]) -> None:
     assert read == {"1": None, "t": [1, 2], "n": 0.5, "s": ["a", None, True], "o": "(1+2j)"}
 
 
-def test_numbers_for_people() -> None:
-    assert layout.percent(0.4236) == "42.4"
-    assert layout.percent(math.nan) == "–"
-    assert layout.interval(0.1, 0.25) == "[10.0, 25.0]"
-    assert layout.percent_squared(0.0123) == "123.0"
+def test_variances_in_a_column_have_the_same_number_of_digits() -> None:
+    assert [layout.in_unit(value, "fraction squared") for value in (0.0123, 0.00123, math.nan)] == [
+        "123.0",
+        "12.3",
+        "–",
+    ]
 
 
 NAMES = ["cat", "German_shepherd_dog_in_a_garden", "a class name of many words, as photographers write them"]

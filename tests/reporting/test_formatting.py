@@ -13,6 +13,8 @@ from classwise.reporting import formatting
         (formatting.percent(0.1424), "14.2\u00a0%"),
         (formatting.percent(math.nan), "–"),
         (formatting.bare_percent(1.0), "100.0"),
+        (formatting.bracketed(0.1, 0.25), "[10.0, 25.0]"),
+        (formatting.bracketed(0.1, math.nan), "[10.0, –]"),
         (formatting.points(-0.0123, sign=True), "−1.2"),
         (formatting.points(0.0123, sign=True), "+1.2"),
         (formatting.points(-0.0001, sign=True), "0.0"),

@@ -14,6 +14,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.reporting import report
+from classwise.reporting.examples import MAX_EXAMPLES
 from classwise.reporting.pages.audit import MAX_BYTES
 
 from .conftest import SUPERCLASSES, MakeAudit
@@ -135,10 +136,10 @@ def test_a_page_from_clean_predictions_only(tmp_path: Path) -> None:
     )
 
 
-def saved_examples(shape: tuple[int, int, int] = (3, 8, 8)) -> Artifacts:
-    """Clean and pgd images 300-303 (of the worst class)."""
-    artifacts, index = Artifacts(), np.arange(300, 304)
-    images = np.random.default_rng(0).random((4, *shape)).astype(np.float16)
+def saved_examples(number: int = 4) -> Artifacts:
+    """Clean and pgd images from 300 on (of the worst class)."""
+    artifacts, index = Artifacts(), np.arange(300, 300 + number)
+    images = np.random.default_rng(0).random((number, 3, 8, 8)).astype(np.float16)
     examples = np.clip(images + np.float16(8 / 255), 0, 1)
     artifacts.add("examples", "pgd", index, np.stack([images, examples], axis=1))
     return artifacts
@@ -155,6 +156,8 @@ def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit:
         "Image 300, pgd: correctly classified as cat"
     )
     assert "amplified 16 times" in text
+    many = Audit(plain.outcomes, artifacts=saved_examples(MAX_EXAMPLES + 3))
+    assert visible(report(many, tmp_path / "b.html")).count("pgd: misclassified as airplane") == MAX_EXAMPLES
 
 
 def test_without_saved_examples_there_is_no_such_section(make_audit: MakeAudit, tmp_path: Path) -> None:

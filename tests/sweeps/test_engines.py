@@ -9,6 +9,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors import EXECUTORS, slurm
+from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.ray import Ray, cpus_of_a_task
 from classwise.sweeps.executors.slurm import Slurm
 from classwise.sweeps.tasks import record
@@ -28,8 +29,8 @@ def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path
         Slurm()
 
 
-@pytest.mark.parametrize("executor", [Ray, Slurm])
-def test_numbers_out_of_range(executor: type[Ray] | type[Slurm]) -> None:
+@pytest.mark.parametrize("executor", [Local, Ray, Slurm])
+def test_numbers_out_of_range(executor: type[Local] | type[Ray] | type[Slurm]) -> None:
     with pytest.raises(ClasswiseError, match=r"^workers 0 must be at least 1$"):
         executor(workers=0)
     with pytest.raises(ClasswiseError, match=r"^gpus -1 must not be negative$"):

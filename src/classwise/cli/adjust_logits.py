@@ -12,7 +12,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import ATTACK
 from classwise.cli.options import Device, Json, ValidationAttack, Weights, new_file, out_option, printing_beside
-from classwise.reporting.text.layout import interval
+from classwise.reporting.formatting import bare_percent, bracketed
 
 
 def adjust_logits(
@@ -71,5 +71,5 @@ def adjust_logits(
 def _accuracy(row: Mapping[Any, Any], name: str) -> str:
     """An accuracy with its interval, where it has one."""
     if f"{name}_low" not in row:
-        return console.percent(row[name])
-    return f"{console.percent(row[name])} {interval(row[f'{name}_low'], row[f'{name}_high'])}"
+        return bare_percent(row[name])
+    return f"{bare_percent(row[name])} {bracketed(row[f'{name}_low'], row[f'{name}_high'])}"

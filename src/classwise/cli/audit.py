@@ -41,6 +41,7 @@ from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 from classwise.cli.tables import audit_facts
 from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
+from classwise.reporting.formatting import bare_percent
 
 if TYPE_CHECKING:
     from torch import nn
@@ -361,7 +362,7 @@ def _estimate(
         console.show_json(dataclasses.asdict(cost) | {"device": device})
         return
     sample = "" if cost.evaluated == cost.images else "a sample of "
-    right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({console.percent(cost.correct / cost.evaluated)} %)"
+    right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({bare_percent(cost.correct / cost.evaluated)} %)"
     console.echo(f"{cost.images:,} images; {right} are correctly classified without attack")
     forwards, backwards = f"{cost.forwards_low:,} to {cost.forwards:,}", f"{cost.backwards_low:,} to {cost.backwards:,}"
     console.echo(f"passes of one image: {forwards} forward, {backwards} backward")

@@ -10,7 +10,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, OUTPUT
-from classwise.cli.options import Json, named_sources, new_folder, out_option, pairs
+from classwise.cli.options import Json, new_folder, out_option, pairs, single_sources
 from classwise.core.errors import ClasswiseError
 
 ANSWERS = {"yes": True, "no": False}
@@ -66,7 +66,9 @@ def board(
         if answer not in ANSWERS:
             raise ClasswiseError(f"--extra-data {name}={answer}: expected yes or no")
     stated = {name: ANSWERS[answer] for name, answer in answers.items()}
-    made = cw.board(_sources(sources), confidence=confidence, extra_data=stated)
+    made = cw.board(
+        single_sources(sources, "sources; give each row a name of its own"), confidence=confidence, extra_data=stated
+    )
     files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:
         console.show_json(made.to_dict())
@@ -74,18 +76,3 @@ def board(
     console.show_result(made)
     for path in files:
         console.echo(f"file: {path}")
-
-
-def _sources(texts: list[str]) -> list[str | Path] | dict[str, str | Path]:
-    """The sources, by name if names are given.
-
-    Raises:
-        ClasswiseError: if some have a name and some have none, or a name is given twice.
-    """
-    named = named_sources(texts)
-    if isinstance(named, list):
-        return named
-    for name, given in named.items():
-        if len(given) > 1:
-            raise ClasswiseError(f"{name!r} names {len(given)} sources; give each row a name of its own")
-    return {name: source for name, [source] in named.items()}

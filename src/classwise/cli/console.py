@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
 from classwise.core import interruption
 from classwise.core.errors import printable
+from classwise.core.json_values import json_value
 from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
 from classwise.core.progress_display import progress_display as progress
-from classwise.reporting.text.layout import TextTable, is_number, percent
+from classwise.reporting.text.layout import TextTable, is_number
 
 if TYPE_CHECKING:
     from classwise.reporting.text.result import Result
@@ -26,7 +26,6 @@ __all__ = [
     "Lines",
     "discard",
     "duration",
-    "percent",
     "print_error",
     "progress",
 ]
@@ -149,17 +148,5 @@ def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], title:
 
 
 def show_json(value: Any) -> None:
-    """Print one JSON value; NaN becomes null, arrays become lists."""
-    typer.echo(json.dumps(_plain(value), indent=2, ensure_ascii=False))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    if hasattr(value, "tolist"):
-        return _plain(value.tolist())
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if isinstance(value, int | str | None) else str(value)
+    """Print one JSON value; NaN becomes null, arrays become lists, and what JSON does not have becomes text."""
+    typer.echo(json.dumps(json_value(value), indent=2, ensure_ascii=False, default=str))

@@ -12,6 +12,7 @@ from classwise.cli import console
 from classwise.cli.help import DATA
 from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, attack_option, threat_of
 from classwise.cli.options import Json, Resume, Threat, check_device, grouped, out_option
+from classwise.reporting.formatting import bare_percent
 
 if TYPE_CHECKING:
     from classwise.auditing.run.corruptions import CorruptionAudits
@@ -127,11 +128,11 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     for kind, accuracy in table.items():
         worst = min(classes, key=accuracy.__getitem__)
         values = (accuracy[OVERALL], accuracy[worst], *(accuracy[name] for name in shown))
-        first, second, *others = (console.percent(value) for value in values)
+        first, second, *others = (bare_percent(value) for value in values)
         rows.append((kind, first, second, worst, *others))
     heads = ["corruption", OVERALL, "worst", "worst class", *shown]
     console.show(heads, rows, "accuracy in percent, mean over severities", optional=shown[::-1])
-    error = console.percent(1 - table[MEAN][OVERALL])
+    error = bare_percent(1 - table[MEAN][OVERALL])
     console.echo(f"mean corruption error (not relative to a baseline): {error} %")
     for file in files:
         console.echo(f"table: {file}")

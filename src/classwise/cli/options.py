@@ -271,6 +271,21 @@ def named_sources(sources: list[str]) -> list[str | Path] | dict[str, list[str |
     return methods
 
 
+def single_sources(sources: list[str], several: str) -> list[str | Path] | dict[str, str | Path]:
+    """The sources of a command as of `named_sources`, with one source for each name.
+
+    Raises:
+        ClasswiseError: as `named_sources`, or if a name is given twice; the message ends with ``several``.
+    """
+    named = named_sources(sources)
+    if isinstance(named, list):
+        return named
+    for name, given in named.items():
+        if len(given) > 1:
+            raise ClasswiseError(f"{name!r} names {len(given)} {several}")
+    return {name: source for name, [source] in named.items()}
+
+
 def integers(text: str, option: str) -> list[int]:
     """``"0,1,2"`` as numbers, each once.
 

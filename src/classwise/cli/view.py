@@ -10,8 +10,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA
-from classwise.cli.options import DataOptions, Root, named_sources, new_folder, out_option, pairs
-from classwise.core.errors import ClasswiseError
+from classwise.cli.options import DataOptions, Root, new_folder, out_option, pairs, single_sources
 
 
 def view(
@@ -56,12 +55,7 @@ def view(
     """  # noqa: D301  # \b keeps the lines of the example apart
     if out is not None:
         new_folder(out)
-    named = named_sources(audits)
-    if isinstance(named, dict):
-        for name, given in named.items():
-            if len(given) > 1:
-                raise ClasswiseError(f"{name!r} names {len(given)} audits; give each a name of its own")
-    sources = named if isinstance(named, list) else {name: given[0] for name, given in named.items()}
+    sources = single_sources(audits, "audits; give each a name of its own")
     options = {"split": split, "root": root, **pairs(data_set, "--data-set")}
     page = cw.view(sources, out, data=data, **{key: value for key, value in options.items() if value is not None})
     console.echo(f"page: {page}")

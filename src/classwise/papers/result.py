@@ -15,6 +15,7 @@ from typing import Any
 import pydantic
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.json_values import json_value
 from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
@@ -201,7 +202,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values; the ``text`` of a verdict states its answer and the level of its evidence."""
-        plain: dict[str, Any] = _finite(dataclasses.asdict(self))
+        plain: dict[str, Any] = json_value(dataclasses.asdict(self))
         for fields, verdict in zip(plain["verdicts"], self.verdicts, strict=True):
             fields["text"] = verdict_text(verdict, self.evidence)
         return plain
@@ -237,16 +238,6 @@ class Result:
 def _reader() -> pydantic.TypeAdapter[Result]:
     """Validates the JSON values of a result; it takes much longer to build than to use."""
     return pydantic.TypeAdapter(Result)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if hasattr(value, "item"):
-        return _finite(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def stored_results(store: Store | None) -> dict[str, list[Result]]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from classwise.auditing.outcomes.artifacts import EXAMPLES
@@ -13,7 +13,19 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.image_data import MAX_EXAMPLES, ExampleImages
+from classwise.reporting.image_data import data_uri
+
+MAX_EXAMPLES = 8
+"""Maximum number of example images on a page."""
+
+
+class Triple(NamedTuple):
+    """An image, its adversarial example and their difference as data URIs, and a caption."""
+
+    clean: str
+    adversarial: str
+    difference: str
+    caption: str
 
 
 class _Example(NamedTuple):
@@ -23,14 +35,14 @@ class _Example(NamedTuple):
     success: bool
 
 
-def example_images(audit: Audit, summary: AuditSummary) -> ExampleImages | None:
+def example_images(audit: Audit, summary: AuditSummary) -> tuple[list[Triple], float] | None:
     """Select saved examples of the worst class: misclassified ones first, then robust ones.
 
     A misclassified image is shown under the first attack that succeeded, a robust one under the last attack. The
     examples are the first images of the class whose clean prediction is correct; they are not representative.
 
     Returns:
-        At most `MAX_EXAMPLES` pairs of images; None if no examples were saved.
+        At most `MAX_EXAMPLES` images as of `triples`; None if no examples were saved.
     """
     clean = _examples(audit, CLEAN)
     if not clean:
@@ -43,29 +55,43 @@ def example_images(audit: Audit, summary: AuditSummary) -> ExampleImages | None:
             continue
         images, rows = _examples(audit, attack), outcomes.rows(attack).set_index("index")
         for number in np.intersect1d(members, list(images)).tolist():
-            if number in clean and not (number in examples and examples[number].success):
-                examples.update(_example(number, attack, images[number], rows.loc[number], outcomes.class_names))
-    chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MAX_EXAMPLES]
-    if not chosen:
+            row = rows.loc[number]
+            if number in clean and row["status"] == "ok" and not (number in examples and examples[number].success):
+                prediction = outcomes.class_names[int(row["prediction"])]
+                examples[number] = _Example(attack, images[number], prediction, not row["correct"])
+    if not examples:
         return None
-    return ExampleImages(
-        clean=np.stack([clean[number] for number in chosen]).astype(np.float32),
-        adversarial=np.stack([examples[number].pixels for number in chosen]).astype(np.float32),
-        captions=[_caption(number, examples[number]) for number in chosen],
-    )
+    chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MAX_EXAMPLES]
+    captions = [
+        f"Image {number}, {attack}: {'misclassified' if success else 'correctly classified'} as {prediction}"
+        for number in chosen
+        for attack, _, prediction, success in [examples[number]]
+    ]
+    of_clean = np.stack([clean[number] for number in chosen]).astype(np.float32)
+    adversarial = np.stack([examples[number].pixels for number in chosen]).astype(np.float32)
+    return triples(of_clean, adversarial, captions)
 
 
-def _example(
-    number: int, attack: str, pixels: NDArray[Any], row: pd.Series[Any], class_names: tuple[str, ...]
-) -> dict[int, _Example]:
-    if row["status"] != "ok":
-        return {}
-    return {number: _Example(attack, pixels, class_names[int(row["prediction"])], not row["correct"])}
+def triples(
+    clean: NDArray[np.float32], adversarial: NDArray[np.float32], captions: Sequence[str]
+) -> tuple[list[Triple], float]:
+    """Encode images, their adversarial examples and their differences as data URIs.
 
+    Differences are drawn around middle grey and amplified by one common factor; the largest becomes black or white.
 
-def _caption(number: int, example: _Example) -> str:
-    verdict = "misclassified" if example.success else "correctly classified"
-    return f"Image {number}, {example.attack}: {verdict} as {example.prediction}"
+    Args:
+        clean: (N, C, H, W) in [0, 1].
+        adversarial: (N, C, H, W) in [0, 1].
+        captions: (N,).
+
+    Returns:
+        The encoded images, and the amplification factor.
+    """
+    change = adversarial - clean
+    largest = float(np.abs(change).max(initial=0))
+    factor = 0.5 / largest if largest else 1.0
+    columns = ([data_uri(pixels) for pixels in images] for images in (clean, adversarial, 0.5 + factor * change))
+    return [Triple(*row) for row in zip(*columns, captions, strict=True)], factor
 
 
 def _examples(audit: Audit, attack: str) -> dict[int, NDArray[Any]]:

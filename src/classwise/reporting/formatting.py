@@ -49,6 +49,11 @@ def span(low: float, high: float) -> str:
     return NONE if math.isnan(low) or math.isnan(high) else f"{100 * low:.1f}\u2013{100 * high:.1f}"
 
 
+def bracketed(low: float, high: float) -> str:
+    """Format an interval of fractions in percent, as on the terminal: ``[12.1, 16.5]``."""
+    return f"[{bare_percent(low)}, {bare_percent(high)}]"
+
+
 def in_unit(value: float, unit: Unit) -> str:
     """Format a metric: a fraction in percent, a squared one in percent squared, a number with three digits."""
     if unit == "number":

@@ -16,14 +16,13 @@ from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
-from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
-from classwise.reporting.figures.layout import NARROW
+from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.sentences import caveats
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.templating import markup
+from classwise.reporting.templating import both_widths
 from classwise.reporting.text.layout import TextTable, spanned_rows
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, overall
@@ -34,8 +33,6 @@ BOUNDS_NOTE = (
     "Images that are not judged count as misclassified in the lower bound and as correct in the upper bound. "
     "Bounds are not confidence intervals."
 )
-MAX_DOTS = 40
-"""Maximum number of classes in the figure of estimates."""
 
 
 class IncompleteReport:
@@ -111,7 +108,7 @@ class IncompleteReport:
             "headline": self.headline,
             "over": [part for part in over if part],
             "meaning": self.note,
-            "figure": markup(self.drawing(), self.drawing(narrow=True)),
+            "figure": both_widths(self.drawing),
             "warnings": [warning for warning in audit.warnings if warning.name != "incomplete"],
             "caveats": caveats(audit),
             "attacks": attack_bounds_table(audit),
@@ -216,11 +213,8 @@ class SampleReport(IncompleteReport):
 
     def drawing(self, *, narrow: bool = False) -> Drawing:
         """Dot plot of the estimates with their intervals for these images, lowest first."""
-        rows = self.estimator.estimates.sort_values("estimate", kind="stable").head(MAX_DOTS)
-        values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
-        names, title = [str(name) for name in rows.index], "Accuracy under AutoAttack, estimated, %"
-        width = NARROW if narrow else ROW_WIDTH
-        return dot_rows(title, names, ["estimate"], values, alpha=self.audit.alpha, width=width)
+        title = "Accuracy under AutoAttack, estimated, %"
+        return estimate_dots(title, self.estimator.estimates, alpha=self.audit.alpha, narrow=narrow)
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
@@ -229,14 +223,14 @@ class SampleReport(IncompleteReport):
         return context | {"over": over, "settings": [*context["settings"], ("Settle", settle)]}
 
     def _sentences(self) -> dict[str, Any]:
-        hidden = len(self.estimator.estimates) - MAX_DOTS
+        hidden = len(self.estimator.estimates) - MAX_ESTIMATES
         return {
             "lead": formatting.sentence(self._worst()),
             "meaning": formatting.sentence(self._new_images()),
             "advice": f"{formatting.sentence(self._sample())} {self.note} To complete the audit, repeat the command "
             f"with {self.audit.outcomes.meta.completion}.",
             "population": "Intervals for these images cover the random order of the sample, with the model fixed.",
-            "caption": f"The figure shows the {MAX_DOTS} classes of lowest estimate." if hidden > 0 else "",
+            "caption": f"The figure shows the {MAX_ESTIMATES} classes of lowest estimate." if hidden > 0 else "",
         }
 
     def _worst(self) -> str:
@@ -251,8 +245,8 @@ class SampleReport(IncompleteReport):
         """The intervals for new images of the same classes."""
         overall, worst = self.estimator.estimate.overall, self.estimator.estimate.worst
         return (
-            f"new images: overall {_interval(overall.new_low, overall.new_high)}, "
-            f"lowest class accuracy {_interval(worst.new_low, worst.new_high)}"
+            f"new images: overall {formatting.bracketed(overall.new_low, overall.new_high)}, "
+            f"lowest class accuracy {formatting.bracketed(worst.new_low, worst.new_high)}"
         )
 
     def _sample(self) -> str:
@@ -300,11 +294,7 @@ def report_of(audit: Audit) -> IncompleteReport:
 
 
 def _with_interval(accuracy: SampledAccuracy[float]) -> str:
-    return f"{formatting.bare_percent(accuracy.value)} % {_interval(accuracy.low, accuracy.high)}"
-
-
-def _interval(low: float, high: float) -> str:
-    return f"[{formatting.bare_percent(low)}, {formatting.bare_percent(high)}]"
+    return f"{formatting.bare_percent(accuracy.value)} % {formatting.bracketed(accuracy.low, accuracy.high)}"
 
 
 def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:

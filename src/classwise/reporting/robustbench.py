@@ -20,13 +20,13 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.json_values import json_value
 from classwise.core.schema import SCHEMA_VERSIONS
 from classwise.core.storage import write_text
 from classwise.core.version import __version__
 from classwise.data.sets import DATA
 from classwise.reporting.formatting import lowest_interval_name
 
-"""Schema version of the block ``classwise``."""
 BOARDS: Mapping[str, Mapping[str, str]] = {
     "cifar10": {"Linf": "8/255", "L2": "0.5"},
     "cifar100": {"Linf": "8/255"},
@@ -113,7 +113,7 @@ def write_robustbench(
         ClasswiseError: under the conditions of `robustbench`, or if the file cannot be written.
     """
     value = robustbench(audit, info)
-    write_text(Path(path), json.dumps(_plain(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(Path(path), json.dumps(json_value(value), indent=2, ensure_ascii=False) + "\n")
     return value
 
 
@@ -269,14 +269,3 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2f}"
-
-
-def _plain(value: Any) -> Any:
-    """Convert to JSON types; non-finite numbers become null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

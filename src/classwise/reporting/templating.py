@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,15 +25,25 @@ def render(template: str, context: Context) -> str:
     return _templates().get_template(template).render({"version": __version__, "style": style(), **context})
 
 
-def markup(drawing: Drawing, narrow: Drawing | None = None, viewer: str = "") -> Markup:
-    """Render a drawing as inline SVG, with another drawing that replaces it on narrow screens.
+def markup(drawing: Drawing) -> Markup:
+    """Render a drawing as inline SVG."""
+    return Markup(drawing.svg())  # noqa: S704  # drawings escape their texts
 
-    Its groups link to their images in the viewer, if there is one.
+
+def both_widths(draw: Callable[..., Any], *arguments: Any, viewer: str = "") -> Markup:
+    """Render a figure as inline SVG, with another drawing of it that replaces it on narrow screens.
+
+    Args:
+        draw: draws the figure; with the argument ``narrow=True`` for narrow screens.
+        *arguments: its other arguments.
+        viewer: address of the viewer that groups link to; empty: there is none.
     """
-    wide = drawing.svg(viewer=viewer)
-    if narrow is not None:
-        wide = f'<div class="wide">{wide}</div><div class="narrow">{narrow.svg(hover=False, viewer=viewer)}</div>'
-    return Markup(wide)  # noqa: S704  # drawings escape their texts
+    wide: Drawing = draw(*arguments)
+    narrow: Drawing = draw(*arguments, narrow=True)
+    return Markup(  # noqa: S704  # drawings escape their texts
+        f'<div class="wide">{wide.svg(viewer=viewer)}</div>'
+        f'<div class="narrow">{narrow.svg(hover=False, viewer=viewer)}</div>'
+    )
 
 
 @cache

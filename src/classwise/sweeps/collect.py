@@ -19,10 +19,9 @@ from classwise.core.storage import write_text
 from classwise.reporting import formatting, report
 from classwise.reporting.comparison_tables import measure_dots, measure_table
 from classwise.reporting.exports import file_name, write_files
-from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.tables import Cell as TableCell
 from classwise.reporting.tables import Row, Table
-from classwise.reporting.templating import markup, render
+from classwise.reporting.templating import both_widths, render
 from classwise.reporting.viewer.links import viewer_link
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.status import cell_status, counts_text, sweep_status
@@ -201,7 +200,7 @@ def _context(collected: Collection, sweep: SweepFolder, out: Path) -> dict[str, 
         "groups": [
             {
                 "title": group.title,
-                "measures": markup(measure_dots(group.comparison), measure_dots(group.comparison, width=NARROW)),
+                "measures": both_widths(measure_dots, group.comparison),
                 "table": group.table,
                 "population": formatting.sentence(population(group.comparison.seeds)),
                 "notes": group.comparison.notes,

@@ -55,10 +55,15 @@ class Pattern:
     data: str | None = None
     overrides: dict[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """The given fields."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: value for name, value in values.items() if value not in (None, {})}
+
     def matches(self, point: Mapping[str, Any]) -> bool:
         """Whether a point of the plan agrees in every given field."""
-        given = {name: getattr(self, name) for name in ("recipe", "model", "budget", "seed", "data")}
-        fields = all(value is None or value == point.get(name) for name, value in given.items())
+        fields = all(value == point.get(name) for name, value in self.given.items() if name != "overrides")
         overrides = point.get("overrides", {})
         return fields and all(name in overrides and overrides[name] == value for name, value in self.overrides.items())
 
@@ -135,10 +140,6 @@ class Plan:
 
     def yaml(self) -> str:
         """Return the plan as YAML, with absolute paths for files of recipes and data; `read` accepts it."""
-        patterns = [
-            {name: value for name, value in dataclasses.asdict(pattern).items() if value not in (None, {})}
-            for pattern in self.exclude
-        ]
         values = {
             "recipes": [recipe_source(recipe) for recipe in self.recipes],
             "models": [model_source(model) for model in self.models],
@@ -148,7 +149,7 @@ class Plan:
             "set": self.set,
             "overrides": [*self.overrides],
             "audits": {name: audit.options() for name, audit in self.audits.items()},
-            "exclude": [_absolute(pattern) for pattern in patterns],
+            "exclude": [_absolute(pattern.given) for pattern in self.exclude],
         }
         text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
         return text
@@ -169,8 +170,7 @@ class Plan:
         points += [{"model": model, "data": data} for model, data in itertools.product(self.models, self.data)]
         for pattern in self.exclude:
             if not any(pattern.matches(point) for point in points):
-                given = {name: value for name, value in dataclasses.asdict(pattern).items() if value not in (None, {})}
-                raise ClasswiseError(f"plan: exclude {json.dumps(given)} matches no cell")
+                raise ClasswiseError(f"plan: exclude {json.dumps(pattern.given)} matches no cell")
         left = [point for point in points if not any(pattern.matches(point) for pattern in self.exclude)]
         if not left:
             raise ClasswiseError("the plan excludes all of its cells; remove a pattern of exclude")
@@ -194,9 +194,6 @@ class Plan:
         for name, axis in _OWN_AXES.items():
             if name in both:
                 raise ClasswiseError(f"plan: {name} is not an override; use the field {axis} of the plan")
-        both = {
-            key: value.replace("{seed}", str(seed)) if isinstance(value, str) else value for key, value in both.items()
-        }
         source = recipe_source(recipe)
         images = data_source(usual[recipe] if data is None else data)
         parts = [_slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]

@@ -89,8 +89,6 @@ def prepare_sweep(
     Raises:
         ClasswiseError: see `sweep`.
     """
-    from classwise.sweeps.plan import Plan
-
     parsed = Plan.read(plan)
     cells, folder = parsed.cells(), SweepFolder(Path(out))
     folder.check_new()

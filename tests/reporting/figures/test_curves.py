@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from classwise.reporting.figures.curves import class_curves, class_table, ticks
+from classwise.reporting.figures.axes import ticks
+from classwise.reporting.figures.curves import class_curves, class_table
 from classwise.reporting.svg import Drawing, Group, Line
 
 NAMES = ("ship", "cat", "dog")

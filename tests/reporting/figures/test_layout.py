@@ -28,7 +28,7 @@ DRAWINGS: dict[str, Callable[[bool], Drawing]] = {
     ),
     "strip": lambda narrow: class_strip(NAMES, COUNTS, "under every attack", narrow=narrow),
     "ranges": lambda narrow: range_bars("Bounds", NAMES, [0.1, 0.2, 0, 0.9], [0.4, 0.2, 1, 1], narrow=narrow),
-    "dots": lambda narrow: dot_rows(NAMES[0], NAMES, NAMES[:2], VALUES, width=NARROW if narrow else 1040),
+    "dots": lambda narrow: dot_rows(NAMES[0], NAMES, NAMES[:2], VALUES, narrow=narrow),
     "rates": lambda narrow: heatmap(Confusion(MATRIX, NAMES), "rates", under=f"under {NAMES[0]}", narrow=narrow),
     "errors": lambda narrow: heatmap(Confusion(MATRIX, NAMES), "errors", narrow=narrow),
     "curves": lambda narrow: class_curves(

@@ -14,10 +14,10 @@ from classwise.papers.interval_estimators import exactly
 from classwise.papers.scales import DEFAULT_SCALES, Name, Scale
 from classwise.papers.theory import softmax, toy_model
 from classwise.papers.theory.toy_model import EASY, HARD, Sample, ToyModel
+from classwise.reporting.figures.axes import Axes, ticks
 from classwise.reporting.figures.columns import Panel, column_panels
-from classwise.reporting.figures.curves import ticks
 from classwise.reporting.figures.lines import Series, line_chart
-from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Mark
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import FloatArray
 
@@ -36,25 +36,15 @@ def scatter(sample: Sample, title: str = "Points of the toy model") -> Drawing:
     weak = sample.x[:, 1]
     low, high = float(weak.min()), float(weak.max())
 
-    def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value + 1.6) / 3.2
-
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - low) / (high - low)
-
-    for tick in ticks(low, high):
-        if low <= tick <= high:
-            drawing.marks.append(Line([(LEFT, y(tick)), (WIDTH - RIGHT, y(tick))], "rule"))
-            drawing.marks.append(Label(LEFT - 6, y(tick) + 4, f"{tick:g}", "text-soft", 10.5, "end"))
-    for value in (-1, 1):
-        drawing.marks.append(Label(x(value), HEIGHT - BOTTOM + 16, f"{value:+d}", "text-soft", 10.5, "middle"))
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    drawing.marks.append(Label(middle, HEIGHT - 8, "robust feature (jittered)", "text-soft", 10.5, "middle"))
+    axes = Axes(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM, (-1.6, 1.6), (low, high))
+    levels = [(tick, f"{tick:g}") for tick in ticks(low, high) if low <= tick <= high]
+    numbers = [(value, f"{value:+d}") for value in (-1, 1)]
+    drawing.marks.extend(axes.grid(levels, numbers, "robust feature (jittered)"))
     shift = CounterRNG(0, "jitter").uniform(torch.arange(len(weak))).numpy() - 0.5
     for label, colour, name in ((EASY, "dot-main", "+1"), (HARD, "dot-weak", "−1")):
         rows = np.flatnonzero(sample.y == label)
         marks: list[Mark] = [
-            Dot(x(float(sample.x[row, 0]) + _JITTER * float(shift[row])), y(float(weak[row])), 2.4, colour)
+            Dot(*axes.place(float(sample.x[row, 0]) + _JITTER * float(shift[row]), float(weak[row])), 2.4, colour)
             for row in rows
         ]
         drawing.marks.append(Group(marks, f"class {name}: {len(rows)} points"))

@@ -20,7 +20,6 @@ from classwise.reporting.board.published import Published, published_in
 from classwise.training.folder import Run, runs_in
 
 T = TypeVar("T")
-"""Version of ``board.json``."""
 ACCEPTED = "an audit, a run, a folder of these, a sweep, board.json, or a JSON file for or from RobustBench"
 Source = Audit | str | Path
 """What `classwise.board` reads; a text is a path."""

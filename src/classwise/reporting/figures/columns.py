@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import ticks
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 
 PANEL_HEIGHT, HEAD, SPACE, LEFT = 150.0, 40.0, 22.0, 40.0

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
 from classwise.reporting import formatting
+from classwise.reporting.figures.axes import Axes, ticks
 from classwise.reporting.figures.layout import Key, legend, title_lines
-from classwise.reporting.svg import Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting.svg import Drawing, Group, Line, Mark, shorten
 from classwise.stats.counts import FloatArray
 
 WIDTH, PLOT = 336.0, 200.0
 """Width of a panel, of which three fit side by side on a page and one on a narrow screen, and height of its plot."""
 LEFT, RIGHT, BOTTOM = 40.0, 10.0, 34.0
-NEGLIGIBLE = 1e-10
-"""Ranges below this are treated as rounding errors of equal values."""
 MAX_POINTS = 4000
 """Maximum number of points (classes x epochs) up to which all class lines are drawn."""
 
@@ -63,15 +61,19 @@ def class_curves(
         ends.append((float(overall[-1]), "overall", "line-overall"))
     marks, top = title_lines(title, WIDTH)
     keys, top = _legend(ends, top, share=share)
-    axes = _Axes(values, share, top + 6)
-    drawing = Drawing(WIDTH, axes.bottom + BOTTOM, title, [*marks, *keys, *axes.grid()])
+    low, high = values.min(axis=1).to_numpy(), values.max(axis=1).to_numpy()
+    steps = values.index.to_numpy()
+    levels, span = ticks(0.0 if share else np.nanmin(low), np.nanmax(high)), (int(steps[0]), int(steps[-1]))
+    axes = Axes(LEFT, top + 6, WIDTH - RIGHT, top + 6 + PLOT, span, (levels[0], levels[-1]))
+    texts = [(level, f"{100 * level:.0f}" if share else f"{level:.4g}") for level in levels]
+    numbers = [(epoch, str(epoch)) for epoch in sorted({*span, round(sum(span) / 2)})]
+    grid = axes.grid(texts, numbers, "epoch", below=30)
+    drawing = Drawing(WIDTH, axes.bottom + BOTTOM, title, [*marks, *keys, *grid])
     if chosen is not None:
         x = axes.x(chosen)
         drawing.marks.append(
             Group([Line([(x, axes.top), (x, axes.bottom)], "guide")], f"epoch {chosen}: selected weights")
         )
-    low, high = values.min(axis=1).to_numpy(), values.max(axis=1).to_numpy()
-    steps = values.index.to_numpy()
     band = axes.path(steps, high) + axes.path(steps[::-1], low[::-1])
     drawing.marks.append(Line(band, "gap", closed=True, opacity=0.35))
     labels = [int(str(label)) for label in values.columns if values.size <= MAX_POINTS]
@@ -101,50 +103,3 @@ def _legend(ends: Sequence[tuple[float, str, str]], top: float, *, share: bool) 
 
 def _text(value: float, *, share: bool) -> str:
     return formatting.percent(value) if share else f"{value:.3g}"
-
-
-class _Axes:
-    """Transform from epochs and values to pixels, for a plot that begins at ``top``."""
-
-    def __init__(self, values: pd.DataFrame, share: bool, top: float) -> None:
-        lowest, highest = float(np.nanmin(values.to_numpy())), float(np.nanmax(values.to_numpy()))
-        self.share, self.top, self.bottom = share, top, top + PLOT
-        self.first, self.last = int(values.index[0]), int(values.index[-1])
-        self.ticks = ticks(0.0 if share else lowest, highest)
-        self.low, self.high = self.ticks[0], self.ticks[-1]
-
-    def x(self, epoch: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (epoch - self.first) / max(self.last - self.first, 1)
-
-    def y(self, value: float) -> float:
-        return self.bottom - PLOT * (value - self.low) / (self.high - self.low)
-
-    def path(self, epochs: Sequence[int] | FloatArray, values: FloatArray) -> list[tuple[float, float]]:
-        pairs = zip(epochs, values, strict=True)
-        points = [(self.x(float(epoch)), self.y(float(value))) for epoch, value in pairs if not math.isnan(value)]
-        return points if len(points) != 1 else [points[0], (points[0][0] + 3, points[0][1])]
-
-    def grid(self) -> list[Mark]:
-        marks: list[Mark] = []
-        for tick in self.ticks:
-            y = self.y(tick)
-            text = f"{100 * tick:.0f}" if self.share else f"{tick:.4g}"
-            line = Line([(LEFT, y), (WIDTH - RIGHT, y)], "rule")
-            marks += [line, Label(LEFT - 6, y + 4, text, "text-soft", 10.5, "end")]
-        epochs = sorted({self.first, round((self.first + self.last) / 2), self.last})
-        base = self.bottom + 16
-        marks += [Label(self.x(epoch), base, str(epoch), "text-soft", 10.5, "middle") for epoch in epochs]
-        middle = (LEFT + WIDTH - RIGHT) / 2
-        marks.append(Label(middle, self.bottom + BOTTOM - 4, "epoch", "text-soft", 10.5, "middle"))
-        return marks
-
-
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Axis ticks that span [low, high]: about ``most`` steps of 1, 2, 2.5 or 5 times a power of ten."""
-    if not high - low > NEGLIGIBLE:
-        high = low + (abs(low) if abs(low) > NEGLIGIBLE else 1.0)
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(step * place, 12) for place in range(first, last + 1)]

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import ticks
 from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark
@@ -17,6 +18,8 @@ WIDTH = 1040.0
 ROW_WIDTH = 760.0
 """Width of figures with one row per class, in pixels."""
 NAME_LETTERS = 22
+MAX_ESTIMATES = 40
+"""Maximum number of classes in a figure of estimates."""
 
 
 class Value(NamedTuple):
@@ -37,6 +40,7 @@ def dot_rows(
     difference: bool = False,
     alpha: float = 0.05,
     width: float = WIDTH,
+    narrow: bool = False,
 ) -> Drawing:
     """Draw a row per class (or metric) with a dot and its interval per series.
 
@@ -47,9 +51,11 @@ def dot_rows(
         values: for each row, a value per series.
         difference: the values are differences around zero, shown in percentage points, instead of accuracies.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels; up to `NARROW`, the names are above the rows.
+        width: width of the drawing in pixels.
+        narrow: draw the names above the rows, for narrow screens.
     """
-    names = RowNames.of(rows, NAME_LETTERS, narrow=width <= NARROW)
+    width = NARROW if narrow else width
+    names = RowNames.of(rows, NAME_LETTERS, narrow=narrow)
     pitch = max(24.0, 11.0 * len(series) + 8) + names.line
     side = names.left + (16 if names.line else 18)
     marks, top = title_lines(title, width)
@@ -81,6 +87,14 @@ def dot_rows(
             corner = (x(value.low), x(value.value), x(value.high), y)
             drawing.marks.append(_dot(value, corner, SERIES[place % len(SERIES)], title))
     return drawing
+
+
+def estimate_dots(title: str, estimates: pd.DataFrame, *, alpha: float, narrow: bool = False) -> Drawing:
+    """Draw at most `MAX_ESTIMATES` classes, lowest ``estimate`` first, with their ``low``, ``high`` and ``n``."""
+    rows = estimates.sort_values("estimate", kind="stable").head(MAX_ESTIMATES)
+    values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
+    names = [str(name) for name in rows.index]
+    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=ROW_WIDTH, narrow=narrow)
 
 
 def _dot(value: Value, place: tuple[float, float, float, float], colour: str, title: str) -> Group:

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import Axes, ticks
 from classwise.reporting.palette import SERIES
-from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten
 
 WIDTH, HEIGHT = 540.0, 290.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 156.0, 34.0, 40.0
@@ -70,40 +70,19 @@ def line_chart(
     bottom = min(float(known.min()), 0.0) if difference or share else float(known.min())
     levels = ticks(bottom, max(float(known.max()), 0.0))
     first, last = (float(xs.min()), float(xs.max())) if xs.size else (0.0, 1.0)
-
-    def x_of(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * (value - first) / ((last - first) or 1.0)
-
-    def y_of(value: float) -> float:
-        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value - levels[0]) / (levels[-1] - levels[0])
-
-    def path(places: Sequence[float], values: Sequence[float]) -> list[tuple[float, float]]:
-        pairs = zip(places, values, strict=True)
-        points = [(x_of(float(x)), y_of(float(y))) for x, y in pairs if math.isfinite(y)]
-        return points if len(points) != 1 else [points[0], (points[0][0] + 3, points[0][1])]
-
-    for level in levels:
-        style = "divider" if difference and level == 0 else "rule"
-        drawing.marks.append(Line([(LEFT, y_of(level)), (WIDTH - RIGHT, y_of(level))], style))
-        text = _text(level, share=share, difference=difference).removesuffix(".0")
-        drawing.marks.append(Label(LEFT - 6, y_of(level) + 4, text, "text-soft", 10.5, "end"))
-    base, free = HEIGHT - BOTTOM + 16, -math.inf
-    for place in _places(sorted(set(xs.tolist()))):
-        number = Label(x_of(place), base, f"{place:.4g}", "text-soft", 10.5, "middle")
-        half = width_of(number.text, number.size) / 2
-        if number.x - half > free:  # otherwise it would touch the previous number
-            drawing.marks.append(number)
-            free = number.x + half + 3
-    drawing.marks.append(Label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "text-soft", 10.5, "middle"))
+    axes = Axes(LEFT, TOP, WIDTH - RIGHT, HEIGHT - BOTTOM, (first, last), (levels[0], levels[-1]))
+    texts = [(level, _text(level, share=share, difference=difference).removesuffix(".0")) for level in levels]
+    numbers = [(place, f"{place:.4g}") for place in _places(sorted(set(xs.tolist())))]
+    drawing.marks.extend(axes.grid(texts, numbers, x_label, divider=0.0 if difference else None))
     several = sum(line.low is not None for line in lines) > 1
     for line in lines:
         if line.low is not None and line.high is not None:
-            edge = path(line.x, line.high) + path(line.x, line.low)[::-1]
+            edge = axes.path(line.x, line.high) + axes.path(line.x, line.low)[::-1]
             coloured = several and line.style in _DOTS  # bands in the colours of their lines, to distinguish them
             style, opacity = (_DOTS[line.style], 0.12) if coloured else ("gap", 0.35)
             drawing.marks.append(Line(edge, style, closed=True, opacity=opacity))
     for line in lines:
-        points = path(line.x, line.y)
+        points = axes.path(line.x, line.y)
         if points:
             marks: list[Mark] = [Line(points, line.style)]
             if line.style in _DOTS and len(points) <= _FEW:
@@ -111,7 +90,7 @@ def line_chart(
             both = (_last(line.y[::-1]), _last(line.y))
             first_text, last_text = (_text(end, share=share, difference=difference) for end in both)
             drawing.marks.append(Group(marks, f"{line.name}: from {first_text} to {last_text}"))
-    drawing.marks.extend(_endings(lines, y_of, share=share, difference=difference))
+    drawing.marks.extend(_endings(lines, axes.y, share=share, difference=difference))
     return drawing
 
 

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import SMALL, Axes, ticks
 from classwise.reporting.figures.dots import Value
 from classwise.reporting.figures.layout import NAME_LINE, NARROW, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Anchor, Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import FloatArray, IntArray
 
-SIDE, HEAD, SPACE = 340.0, 44.0, 30.0
+SIDE, HEAD, SPACE, EDGE = 340.0, 44.0, 30.0, 44.0
+WIDTH = 760.0
 NAME_LETTERS, NAME_SIZE = 28, 11
 MAX_NAMES = 12
 """Maximum number of dots with a name beside them where names may overlap."""
@@ -94,11 +95,11 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     across, upward = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     short = [shorten(name, NAME_LETTERS) for name in names]
     columns, levels = ticks(float(across.min()), float(across.max())), ticks(0.0, float(upward.max()))
-    plane = _Plane(44.0, HEAD + 8, 440.0, columns, levels)
+    plane, grid = _plane(HEAD + 8, 440.0, [(column, f"{column:.4g}") for column in columns], levels, axes)
     right = max(96.0, *(width_of(name, NAME_SIZE) + 12 for name in short))
-    drawing = Drawing(plane.left + plane.wide + right, plane.top + SIDE + 44, title)
+    drawing = Drawing(plane.right + right, plane.bottom + 44, title)
     drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
-    drawing.marks.extend(plane.grid([f"{column:.4g}" for column in columns], axes))
+    drawing.marks.extend(grid)
     places = [plane.place(float(a), float(b)) for a, b in zip(across, upward, strict=True)]
     axis = (0.0, 0.0, plane.left - 2, drawing.height)  # keeps names off the axis numbers
     taken = [axis, *(_around(*place) for place in places)]
@@ -118,13 +119,12 @@ def trade_off(
     axes: tuple[str, str],
     *,
     alpha: float = 0.05,
-    width: float = 760.0,
+    narrow: bool = False,
 ) -> Drawing:
     """Draw a named dot per method, with the intervals of its two accuracies.
 
     Dots of methods that no other method exceeds in both accuracies are dark and have bold names. More than `MAX_NAMES`
-    dots have numbers, with the names in a column beside them; up to `NARROW` pixels of width all have, with the names
-    below.
+    dots have numbers, with the names in a column beside them; for narrow screens all have, with the names below.
 
     Args:
         title: title of the figure.
@@ -132,21 +132,22 @@ def trade_off(
         values: for each dot, the horizontal and the vertical value, shown in percent.
         axes: labels of the two axes.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels.
+        narrow: draw for narrow screens.
     """
+    width = NARROW if narrow else WIDTH
     marks, head = title_lines(title, width)
     points = np.array([[value.value for value in pair] for pair in values])
     columns, levels = (
         ticks(min(value.low for value in axis), max(value.high for value in axis)) for axis in zip(*values, strict=True)
     )
-    narrow = width <= NARROW
     numbered = narrow or len(names) > MAX_NAMES
-    plane = _Plane(44.0, head + 12, width - 44.0 - (12.0 if narrow else 230.0 if numbered else 120.0), columns, levels)
-    bottom = plane.top + SIDE + 44
+    wide = width - EDGE - (12.0 if narrow else 230.0 if numbered else 120.0)
+    plane, grid = _plane(head + 12, wide, [(column, f"{100 * column:.4g}") for column in columns], levels, axes)
+    bottom = plane.bottom + 44
     first = bottom if narrow else plane.top
     height = max(bottom, first + NAME_LINE * len(names)) if numbered else bottom
     drawing = Drawing(width, height, title, marks)
-    drawing.marks.extend(plane.grid([f"{100 * column:.4g}" for column in columns], axes))
+    drawing.marks.extend(grid)
     places = [plane.place(*point) for point in points.tolist()]
     edges = [(-np.inf, -np.inf, plane.left - 2, np.inf), (width, -np.inf, np.inf, np.inf)]
     taken = [*edges, *(_around(*place) for place in places)]
@@ -179,49 +180,28 @@ def unexceeded(points: FloatArray) -> list[bool]:
     return [not exceeded for exceeded in np.atleast_1d(ahead.any(axis=0)).tolist()]
 
 
-class _Plane(NamedTuple):
-    """A rectangle `SIDE` pixels high, with ticks on both axes.
+def _plane(
+    top: float, wide: float, columns: Sequence[tuple[float, str]], levels: Sequence[float], labels: tuple[str, str]
+) -> tuple[Axes, list[Mark]]:
+    """Axes `SIDE` pixels high, and their grid with labels on both sides.
 
-    Attributes:
-        left: left edge in pixels.
+    Args:
         top: upper edge in pixels.
         wide: width in pixels.
-        columns: ticks of the horizontal axis.
+        columns: ticks of the horizontal axis with their texts.
         levels: ticks of the vertical axis, fractions shown in percent.
+        labels: labels of the two axes.
     """
-
-    left: float
-    top: float
-    wide: float
-    columns: Sequence[float]
-    levels: Sequence[float]
-
-    def place(self, x: float, y: float) -> tuple[float, float]:
-        """Pixels of a pair of values."""
-        columns, levels = self.columns, self.levels
-        across = (x - columns[0]) / (columns[-1] - columns[0])
-        upward = (y - levels[0]) / (levels[-1] - levels[0])
-        return self.left + self.wide * across, self.top + SIDE * (1 - upward)
-
-    def grid(self, texts: Sequence[str], axes: tuple[str, str]) -> list[Mark]:
-        """Horizontal lines, the numbers of both axes, and their labels."""
-        bottom, middle = self.top + SIDE, self.left + self.wide / 2
-        marks: list[Mark] = []
-        for level in self.levels:
-            left, y = self.place(self.columns[0], level)
-            marks.append(Line([(left, y), (left + self.wide, y)], "rule"))
-            marks.append(Label(left - 6, y + 4, f"{100 * level:.4g}", "text-soft", 10.5, "end"))
-        for column, text in zip(self.columns, texts, strict=True):
-            marks.append(Label(self.place(column, 0)[0], bottom + 16, text, "text-soft", 10.5, "middle"))
-        marks.append(Label(middle, bottom + 34, axes[0], "text-soft", 10.5, "middle"))
-        return [*marks, Label(11, self.top + SIDE / 2, axes[1], "text-soft", 10.5, "middle", angle=-90)]
+    axes = Axes(EDGE, top, EDGE + wide, top + SIDE, (columns[0][0], columns[-1][0]), (levels[0], levels[-1]))
+    grid = axes.grid([(level, f"{100 * level:.4g}") for level in levels], columns, labels[0])
+    return axes, [*grid, Label(11, top + SIDE / 2, labels[1], "text-soft", SMALL, "middle", angle=-90)]
 
 
 def _dot(place: tuple[float, float], style: str) -> Dot:
     return Dot(*place, radius=4, style=style)
 
 
-def _cross(plane: _Plane, x: Value, y: Value) -> tuple[Line, Line]:
+def _cross(plane: Axes, x: Value, y: Value) -> tuple[Line, Line]:
     """The intervals of two values."""
     across = [plane.place(end, y.value) for end in (x.low, x.high)]
     return Line(across, "line"), Line([plane.place(x.value, end) for end in (y.low, y.high)], "line")

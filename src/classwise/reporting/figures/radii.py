@@ -9,9 +9,9 @@ import pandas as pd
 
 from classwise.auditing.curve.result import OVERALL, Curve
 from classwise.reporting import formatting
-from classwise.reporting.figures.curves import ticks
+from classwise.reporting.figures.axes import Axes, ticks
 from classwise.reporting.figures.layout import NARROW, Key, legend, title_lines
-from classwise.reporting.svg import Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting.svg import Drawing, Group, Line, Mark, shorten
 from classwise.stats.intervals import lowest_interval
 
 WIDTH, PLOT = 640.0, 290.0
@@ -47,51 +47,23 @@ def radius_curves(curve: Curve, *, narrow: bool = False) -> Drawing:
         styles[best] = "line-good"
     marks, top = title_lines(title, width)
     keys, top = _legend(curve, styles, top, width)
-    axes = _Axes(curve, top + 6, width)
-    drawing = Drawing(width, axes.bottom + BOTTOM, title, [*marks, *keys, *axes.grid()])
+    axes = Axes(LEFT, top + 6, width - RIGHT, top + 6 + PLOT, (0.0, curve.highest), (0.0, 1.0))
+    levels = [(share, f"{100 * share:.0f}") for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
+    factor, unit = radius_unit(curve)
+    most = curve.highest * factor
+    numbers = [(tick / factor, f"{tick:.4g}") for tick in ticks(0.0, most, 6) if tick <= most * (1 + 1e-9)]
+    drawing = Drawing(width, axes.bottom + BOTTOM, title, [*marks, *keys, *axes.grid(levels, numbers, unit)])
     radii = lines[worst]["radius"].to_numpy()
     low, high = zip(*(lowest_interval(curve.counts(float(radius)), curve.alpha) for radius in radii), strict=True)
-    band = pd.DataFrame({"radius": radii, "low": low, "high": high})
-    upper, lower = axes.path(band, "high"), axes.path(band, "low")
-    drawing.marks.append(Line([*upper, *reversed(lower)], "gap", closed=True, opacity=0.35))
+    band = [*axes.path(radii, high), *reversed(axes.path(radii, low))]
+    drawing.marks.append(Line(band, "gap", closed=True, opacity=0.35))
     shown = [*classes[1:-1], best, worst] if len(classes) > 1 else [worst]
     for name in [*shown, OVERALL]:
         mean = _text(curve, float(curve.summary["mean"][name]))
-        mark = Line(axes.path(lines[name], "accuracy"), styles.get(name, "line"))
+        path = axes.path(lines[name]["radius"], lines[name]["accuracy"])
+        mark = Line(path, styles.get(name, "line"))
         drawing.marks.append(Group([mark], f"{name}: mean radius {mean}"))
     return drawing
-
-
-class _Axes:
-    """Transform from radii and accuracies to pixels, for a plot that begins at ``top``."""
-
-    def __init__(self, curve: Curve, top: float, width: float) -> None:
-        self.factor, self.unit = radius_unit(curve)
-        self.last, self.bottom, self.width = curve.highest, top + PLOT, width
-
-    def x(self, radius: float) -> float:
-        return LEFT + (self.width - LEFT - RIGHT) * radius / self.last
-
-    def y(self, share: float) -> float:
-        return self.bottom - PLOT * share
-
-    def path(self, rows: pd.DataFrame, column: str) -> list[tuple[float, float]]:
-        pairs = zip(rows["radius"].to_numpy(), rows[column].to_numpy(), strict=True)
-        return [(self.x(float(radius)), self.y(float(share))) for radius, share in pairs]
-
-    def grid(self) -> list[Mark]:
-        marks: list[Mark] = []
-        for share in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-            y = self.y(share)
-            marks.append(Line([(LEFT, y), (self.width - RIGHT, y)], "rule"))
-            marks.append(Label(LEFT - 6, y + 4, f"{100 * share:.0f}", "text-soft", 10.5, "end"))
-        for tick in ticks(0.0, self.last * self.factor, 6):
-            if tick <= self.last * self.factor * (1 + 1e-9):
-                x = self.x(tick / self.factor)
-                marks.append(Label(x, self.bottom + 16, f"{tick:.4g}", "text-soft", 10.5, "middle"))
-        middle = (LEFT + self.width - RIGHT) / 2
-        marks.append(Label(middle, self.bottom + BOTTOM - 6, self.unit, "text-soft", 10.5, "middle"))
-        return marks
 
 
 def _text(curve: Curve, radius: float) -> str:

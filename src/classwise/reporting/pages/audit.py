@@ -13,12 +13,11 @@ from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
 from classwise.reporting.examples import example_images
-from classwise.reporting.image_data import triples
 from classwise.reporting.incomplete import report_of
 from classwise.reporting.provenance import settings_of
 from classwise.reporting.repeats import repeats_table
 from classwise.reporting.tables import Table
-from classwise.reporting.templating import Context, markup, render
+from classwise.reporting.templating import Context, both_widths, markup, render
 from classwise.reporting.training_run import curves_of_audit
 from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import metric_intervals
@@ -93,7 +92,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
             "with the model fixed."
         ),
         "kind": summary.singular,
-        "strip": markup(summary.strip(), summary.strip(narrow=True), viewer),
+        "strip": both_widths(summary.strip, viewer=viewer),
         "viewer": viewer,
         "metrics": _key_metrics(summary),
         "warnings": list(audit.warnings),
@@ -163,9 +162,9 @@ def _bars(summary: AuditSummary, viewer: str = "") -> dict[str, Any]:
             "another panel may be missing."
         )
     return {
-        "svg": markup(summary.bars(summary.main), summary.bars(summary.main, narrow=True), viewer),
+        "svg": both_widths(summary.bars, summary.main, viewer=viewer),
         "caption": caption,
-        "members": markup(summary.bars(summary.members), summary.bars(summary.members, narrow=True), viewer)
+        "members": both_widths(summary.bars, summary.members, viewer=viewer)
         if summary.members and hidden <= 0
         else None,
     }
@@ -199,10 +198,7 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, viewer: str, *, c
         else "Clean images"
         if name in {ALL, CLEAN}
         else f"Under {name}",
-        "matrices": [
-            markup(summary.matrix(name, kind), summary.matrix(name, kind, narrow=True), viewer)
-            for kind in ("rates", "errors")
-        ],
+        "matrices": [both_widths(summary.matrix, name, kind, viewer=viewer) for kind in ("rates", "errors")],
         "caption": " ".join(part for part in (about, frames, note) if part),
         "collapsed": collapsed,
     }
@@ -212,7 +208,7 @@ def _examples(audit: Audit, summary: AuditSummary) -> dict[str, Any] | None:
     examples = example_images(audit, summary)
     if examples is None:
         return None
-    encoded, factor = triples(examples)
+    encoded, factor = examples
     name = summary.names[summary.worst]
     return {
         "triples": encoded,

@@ -13,11 +13,10 @@ from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
-from classwise.reporting.figures.dots import WIDTH, Value, dot_rows
-from classwise.reporting.figures.layout import NARROW
+from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.svg import Drawing
-from classwise.reporting.templating import markup, render
+from classwise.reporting.templating import both_widths, render
 from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import Unit
 from classwise.stats.metric import Metric
@@ -142,7 +141,7 @@ def _table(table: BoardTable, number: int, most: int, folder: Path | None) -> di
             for place, row in zip(table.order, rows[:most], strict=False)
         ],
         "notes": [*_notes(table), *([f"{omitted} more rows are in board.csv."] if omitted else [])],
-        "figure": markup(board_dots(table), board_dots(table, width=NARROW)) if rows[:most] else None,
+        "figure": both_widths(board_dots, table) if rows[:most] else None,
         "conditions": _conditions(table),
     }
 
@@ -247,15 +246,15 @@ def _class_images(counts: tuple[int, ...]) -> str:
     return f"{formatting.count(low)}{f' to {formatting.count(high)}' if high > low else ''} of each class"
 
 
-def board_dots(table: BoardTable, width: float = WIDTH) -> Drawing:
-    """Worst-class and overall accuracy of the first models of a table, with intervals; the width is in pixels."""
+def board_dots(table: BoardTable, *, narrow: bool = False) -> Drawing:
+    """Worst-class and overall accuracy of the first models of a table, with intervals."""
     rows = table.frame.to_dict("records")[:MAX_DOTS]
     values = [
         [Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"]) for name in ("worst", "overall")]
         for row in rows
     ]
     names = [str(row["model"]) for row in rows]
-    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha, width=width)
+    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha, narrow=narrow)
 
 
 def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | None:

@@ -25,15 +25,12 @@ from classwise.reporting.comparison_tables import (
     measure_table,
     pair_table,
 )
-from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.provenance import settings_of
-from classwise.reporting.templating import markup, render
+from classwise.reporting.templating import both_widths, markup, render
 from classwise.reporting.training_run import curves_of_audit
 from classwise.reporting.untested import bounds_context, crossing_context
 
 if TYPE_CHECKING:
-    from markupsafe import Markup
-
     from classwise.auditing.run.result import Audit
 
 
@@ -85,12 +82,10 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
             f"Worst class: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}; of several seeds, of "
             "the mean over the seeds."
         ),
-        "measures": markup(measure_dots(comparison), measure_dots(comparison, width=NARROW)),
-        "points": _points(comparison),
+        "measures": both_widths(measure_dots, comparison),
+        "points": None if accuracy_points(comparison) is None else both_widths(accuracy_points, comparison),
         "table": measure_table(comparison),
-        "classes": markup(class_dots(comparison), class_dots(comparison, width=NARROW))
-        if len(comparison.names) <= MAX_METHODS
-        else None,
+        "classes": both_widths(class_dots, comparison) if len(comparison.names) <= MAX_METHODS else None,
         "class_table": class_table(comparison).first(200),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),
@@ -101,16 +96,11 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _points(comparison: Comparison) -> Markup | None:
-    drawings = accuracy_points(comparison), accuracy_points(comparison, width=NARROW)
-    return None if drawings[0] is None else markup(drawings[0], drawings[1])
-
-
 def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     return {
         "title": f"{pair.first} minus {pair.second}",
         "sentences": pair_sentences(PairFacts.of(comparison, pair)),
-        "dots": markup(difference_dots(comparison, pair), difference_dots(comparison, pair, width=NARROW)),
+        "dots": both_widths(difference_dots, comparison, pair),
         "table": pair_table(comparison, pair).first(200),
     }
 

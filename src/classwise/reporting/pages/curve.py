@@ -15,7 +15,7 @@ from classwise.reporting.figures.radii import radius_curves, radius_unit
 from classwise.reporting.provenance import search_settings
 from classwise.reporting.sentences import Headline
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.templating import markup, render
+from classwise.reporting.templating import both_widths, render
 from classwise.stats.counts import BoolArray, FloatArray
 
 MAX_ROWS = 200
@@ -159,7 +159,7 @@ def _context(curve: Curve) -> dict[str, Any]:
         ),
         "headline": headline,
         "lead": lead(facts),
-        "figure": markup(radius_curves(curve), radius_curves(curve, narrow=True)),
+        "figure": both_widths(radius_curves, curve),
         "caption": (
             "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
             "accuracy never increases with the radius. The shaded area is the "

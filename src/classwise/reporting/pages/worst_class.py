@@ -6,18 +6,15 @@ from typing import Any
 
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
-from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
-from classwise.reporting.figures.layout import NARROW
+from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.provenance import search_settings
 from classwise.reporting.sentences import Headline, objective_caveat
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.reporting.templating import markup, render
+from classwise.reporting.templating import both_widths, render
 
 MAX_ROWS = 200
 """Maximum number of rows of the table on a page."""
-MAX_DOTS = 40
-"""Maximum number of classes in the figure."""
 
 
 def worst_class_page(result: WorstClass) -> str:
@@ -31,7 +28,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
     finished = "yes" if verdict.settled else "no: the search was stopped before the classes were separated"
     over = ["classwise worst-class search", meta.model, where, meta.threat]
     headline = worst_class_headline(result)
-    hidden = len(result.by_class) - MAX_DOTS
+    hidden = len(result.by_class) - MAX_ESTIMATES
     return {
         "title": f"{meta.model or 'Worst class'}: {''.join(headline)}",
         "over": [*filter(None, over), formatting.counted(len(result.images), "image")],
@@ -43,10 +40,10 @@ def _context(result: WorstClass) -> dict[str, Any]:
         ),
         "guarantee": formatting.sentence(result.sentence),
         "caveat": objective_caveat(result.meta),
-        "figure": markup(class_estimates(result), class_estimates(result, width=NARROW)),
+        "figure": both_widths(class_estimates, result),
         "caption": (
             f"Estimated robust accuracy in percent, with simultaneous {formatting.level(verdict.alpha)} intervals."
-            f"{f' The figure shows the {MAX_DOTS} classes with the lowest estimates.' if hidden > 0 else ''}"
+            f"{f' The figure shows the {MAX_ESTIMATES} classes with the lowest estimates.' if hidden > 0 else ''}"
         ),
         "population": (
             "Intervals are for these images, this attack suite and seed; coverage is over the random sampling order. "
@@ -89,14 +86,10 @@ def cost(result: WorstClass) -> str:
     )
 
 
-def class_estimates(result: WorstClass, *, width: float = ROW_WIDTH) -> Drawing:
+def class_estimates(result: WorstClass, *, narrow: bool = False) -> Drawing:
     """Dot plot of the estimates with intervals, lowest first."""
-    rows = result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").head(MAX_DOTS)
-    values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
-    names = [str(name) for name in rows.index]
-    alpha = result.verdict.alpha
-    title = "Estimated robust accuracy per class, percent"
-    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=width)
+    title, estimates = "Estimated robust accuracy per class, percent", result.by_class[result.by_class["n"] > 0]
+    return estimate_dots(title, estimates, alpha=result.verdict.alpha, narrow=narrow)
 
 
 def class_table(result: WorstClass) -> Table:

@@ -9,9 +9,10 @@ from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import AuditSummary, heading
 from classwise.reporting.audit_tables import CUMULATIVE_NOTE
+from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.incomplete import report_of
 from classwise.reporting.repeats import repeats_note, repeats_table
-from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
+from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.stats.metric import arranged
 
 ABSENT = 10
@@ -35,8 +36,8 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
         (
             group,
             int(row["n"]),
-            *(percent(row[name]) for name in names),
-            interval(row["all_low"], row["all_high"]),
+            *(bare_percent(row[name]) for name in names),
+            bracketed(row["all_low"], row["all_high"]),
         )
         for group, row in table.iterrows()
     ]
@@ -81,9 +82,9 @@ def _summary(result: Audit) -> TextTable:
         (
             heading(result.outcomes.meta, str(name)),
             int(row["n"]),
-            percent(row["overall"]),
-            interval(row["overall_low"], row["overall_high"]),
-            percent(row["worst"]),
+            bare_percent(row["overall"]),
+            bracketed(row["overall_low"], row["overall_high"]),
+            bare_percent(row["worst"]),
             row["worst_class"],
             *(in_unit(row[metric.name], metric.unit) for metric in others),
         )
@@ -111,11 +112,11 @@ def worst_line(result: Audit) -> str:
     unattacked = result.outcomes.meta.not_applicable and not summary.attacked
     start = f"worst {formatting.singular(result.group)}"
     start = f"no robustness was evaluated; {start} on clean images" if unattacked else start
-    at = f"{percent(worst.accuracy)} % {interval(worst.low, worst.high)}"
+    at = f"{bare_percent(worst.accuracy)} % {bracketed(worst.low, worst.high)}"
     parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
     parts += [f"tied with {formatting.listed(equal)}"] if equal else []
     of_ties = f" of these {formatting.plural(result.group)}" if equal else ""
-    parts += [f"clean accuracy{of_ties} {percent(clean)} %"] if clean is not None else []
+    parts += [f"clean accuracy{of_ties} {bare_percent(clean)} %"] if clean is not None else []
     parts += [f"other candidates: {formatting.listed(others)}"] if others else []
     return "; ".join(parts)
 

@@ -10,7 +10,8 @@ from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_sentences import PairFacts
-from classwise.reporting.text.layout import TextTable, in_unit, interval, percent, spanned_rows
+from classwise.reporting.formatting import bare_percent, bracketed
+from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.stats.metric import Metric, arranged
 
@@ -72,16 +73,15 @@ def optional_heads() -> tuple[str, ...]:
 
 def method_row(name: object, row: Any) -> tuple[object, ...]:
     """The cells below `heads` for a row of `Comparison.table`."""
-    shown = percent
     return (
         name,
         int(row["seeds"]),
         int(row["n"]),
-        shown(row["clean"]),
-        shown(row["overall"]),
-        interval(row["overall_low"], row["overall_high"]),
-        shown(row["worst"]),
-        interval(row["worst_low"], row["worst_high"]),
+        bare_percent(row["clean"]),
+        bare_percent(row["overall"]),
+        bracketed(row["overall_low"], row["overall_high"]),
+        bare_percent(row["worst"]),
+        bracketed(row["worst_low"], row["worst_high"]),
         row["worst_class"],
         *(in_unit(row[metric.name], metric.unit) for metric in _others()),
     )
@@ -99,7 +99,7 @@ def _pair_lines(facts: PairFacts) -> list[str]:
     overall, minima = pair.overall, pair.minima
     shown = [f"{name} {_points(difference)}" for name, difference in facts.significant.items()]
     spans = [f"[{_points(ends.low)}, {_points(ends.high)}]" for ends in (overall, minima)]
-    p_text = percent(pair.p_value) if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
+    p_text = formatting.NONE if math.isnan(pair.p_value) else f"{pair.p_value:.2g}"
     p_value = f"p = {p_text} ({pair.test}, not adjusted for other comparisons)"
     return [
         f"{pair.first} minus {pair.second}, in points, on the same images ({100 * (1 - alpha):g} %):",
@@ -111,4 +111,4 @@ def _pair_lines(facts: PairFacts) -> list[str]:
 
 
 def _points(share: float) -> str:
-    return percent(share) if math.isnan(share) else f"{100 * share:+z.1f}"
+    return formatting.NONE if math.isnan(share) else f"{100 * share:+z.1f}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from classwise.core.errors import printable
+from classwise.reporting import formatting
 from classwise.reporting.tables import Table
 from classwise.stats import Unit
 
@@ -67,26 +68,11 @@ def is_number(cell: str) -> bool:
     return not cell or cell[0].isdigit() or cell[0] in "-–+"
 
 
-def percent(share: float) -> str:
-    """A fraction in percent: 0.4235 is ``42.4``; NaN is a dash."""
-    return "–" if math.isnan(share) else f"{100 * share:.1f}"
-
-
-def interval(low: float, high: float) -> str:
-    """Two fractions in percent: ``[38.1, 44.3]``."""
-    return f"[{percent(low)}, {percent(high)}]"
-
-
 def in_unit(value: float, unit: Unit) -> str:
-    """A metric in its unit; NaN is a dash."""
-    if unit == "number":
-        return "–" if math.isnan(value) else f"{value:.3g}"
-    return percent(value) if unit == "fraction" else percent_squared(value)
-
-
-def percent_squared(share: float) -> str:
-    """A variance of fractions in percent squared, as the papers print it."""
-    return "–" if math.isnan(share) else f"{10_000 * share:.1f}"
+    """Format a metric as `formatting.in_unit`, but a variance always with one decimal."""
+    if unit == "fraction squared" and not math.isnan(value):
+        return f"{1e4 * value:.1f}"
+    return formatting.in_unit(value, unit)
 
 
 def spanned_rows(table: Table, form: str = "[{}]") -> list[tuple[object, ...]]:

@@ -14,11 +14,12 @@ from classwise.core.progress_display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.sentences import objective_caveat
 from classwise.reporting.text.audit import audit_parts
 from classwise.reporting.text.comparison import comparison_parts
-from classwise.reporting.text.layout import TextTable, in_unit, interval, joined, percent, spanned_rows
+from classwise.reporting.text.layout import TextTable, in_unit, joined, spanned_rows
 
 
 def board_parts(board: Board) -> Iterator[str | TextTable]:
@@ -38,11 +39,11 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
         (
             row["rank"],
             row["model"],
-            percent(row["worst"]),
-            interval(row["worst_low"], row["worst_high"]),
+            bare_percent(row["worst"]),
+            bracketed(row["worst_low"], row["worst_high"]),
             row["worst_class"],
             *(in_unit(row[metric.name], metric.unit) for metric in others),
-            percent(row["clean"]),
+            bare_percent(row["clean"]),
             row["warnings"],
         )
         for row in table.frame.to_dict("records")
@@ -70,8 +71,8 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
         (
             name,
             int(row["n"]),
-            *(percent(row[column]) for column in ("clean", "first", "estimate")),
-            interval(row["low"], row["high"]),
+            *(bare_percent(row[column]) for column in ("clean", "first", "estimate")),
+            bracketed(row["low"], row["high"]),
             int(row["unsettled"]),
             "yes" if row["may_be_worst"] else "",
         )
@@ -92,10 +93,10 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
     ]
     yield TextTable(columns, rows, title, optional=("unsettled", "n", first, "clean"))
     verdict = result.verdict
-    at = f"{percent(verdict.estimate)} % {interval(verdict.low, verdict.high)}"
+    at = f"{bare_percent(verdict.estimate)} % {bracketed(verdict.low, verdict.high)}"
     yield ""
     what = "worst class" if verdict.settled else "lowest estimate so far"
-    new = interval(*verdict.new_images)
+    new = bracketed(*verdict.new_images)
     yield f"{what}: {result.worst}, {at} of {result.these_images}; new images {new}"
     yield f"in brackets: {formatting.lowest_interval_name(verdict.alpha)}"
     yield f"guarantee: {result.sentence}"

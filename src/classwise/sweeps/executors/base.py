@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from classwise.core.errors import ClasswiseError
+
 
 class Finished(NamedTuple):
     """A task that has ended.
@@ -19,6 +21,18 @@ class Finished(NamedTuple):
 
     folder: Path
     status: int
+
+
+def check_numbers(workers: int | None, gpus: int) -> None:
+    """Check the number of tasks at once, None for as many as possible, and the GPUs of each.
+
+    Raises:
+        ClasswiseError: if a number is out of its range.
+    """
+    if workers is not None and workers < 1:
+        raise ClasswiseError(f"workers {workers} must be at least 1")
+    if gpus < 0:
+        raise ClasswiseError(f"gpus {gpus} must not be negative")
 
 
 class Executor(ABC):

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classwise.core.errors import ClasswiseError
-from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.commands import GRACE_SECONDS
+from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import thread_variables
 
 _POLL_SECONDS = 0.05
-_GRACE_SECONDS = 30.0
-"""How long a stopped task may take to save its work before it is killed."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -50,10 +49,7 @@ class Local(Executor):
     gpus: int = 0
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ClasswiseError(f"workers {self.workers} must be at least 1")
-        if self.gpus < 0:
-            raise ClasswiseError(f"gpus {self.gpus} must be at least 0")
+        check_numbers(self.workers, self.gpus)
         visible, needed = os.environ.get(_VISIBLE), self.workers * self.gpus
         if visible is not None and needed > len(_listed(visible)):
             raise ClasswiseError(
@@ -105,7 +101,7 @@ def _stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
     stopped = list(processes)
     for process in stopped:
         _signal(process, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
+    deadline = time.monotonic() + GRACE_SECONDS
     for process in stopped:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(deadline - time.monotonic(), 0))

@@ -17,7 +17,7 @@ from typing import Any
 from classwise.core.errors import ClasswiseError
 from classwise.core.extras import reason, require
 from classwise.sweeps.commands import GRACE_SECONDS, STOPPED
-from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.tasks import attempts, run_task_remotely
 
 logger = logging.getLogger(__name__)
@@ -57,10 +57,7 @@ class Ray(Executor):
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ClasswiseError(f"workers {self.workers} must be at least 1")
-        if self.gpus < 0:
-            raise ClasswiseError(f"gpus {self.gpus} must not be negative")
+        check_numbers(self.workers, self.gpus)
 
     def check(self) -> None:
         """Check that Ray is installed, the cluster of an address can be reached, and this machine has enough GPUs.

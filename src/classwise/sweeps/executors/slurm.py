@@ -19,7 +19,7 @@ from typing import Any
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.extras import require
 from classwise.sweeps.commands import GRACE_SECONDS, stop_running
-from classwise.sweeps.executors.base import Executor, Finished
+from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.tasks import attempts, run_task_remotely
 
 LOGS = ".slurm"
@@ -66,10 +66,7 @@ class Slurm(Executor):
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 1:
-            raise ClasswiseError(f"workers {self.workers} must be at least 1")
-        if self.gpus < 0:
-            raise ClasswiseError(f"gpus {self.gpus} must not be negative")
+        check_numbers(self.workers, self.gpus)
         known = _known_settings()
         for name in self.settings:
             if name in _RENAMED:

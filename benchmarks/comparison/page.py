@@ -48,6 +48,8 @@ NOTES = """
   `classwise interpolate-weights` of both. There are about 700 steps, so the decay of the EMA is 0.99, not 0.999.
 - Start epochs are scaled with the run: DAFA starts at epoch 8, TRIX at 6. CFOL's step size is 7e-5, so that its
   weights change as much as those of `cfol-short` on 50,000 images. MART uses the same network as the others.
+- PGD-20 and margin PGD: 20 steps of a tenth of the radius on the cross-entropy and on the margin of the logits; an
+  image is robust if both fail. Intervals and p-values are not corrected for the number of methods.
 """
 
 

@@ -24,13 +24,17 @@ SECONDS_BETWEEN_UPDATES = 0.2
 
 
 @contextlib.contextmanager
-def progress_display() -> Iterator[Progress]:
-    """A progress listener: a bar in a notebook or on a terminal (stderr), plain lines elsewhere."""
+def progress_display(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progress]:
+    """A progress listener: a bar in a notebook or on a terminal (stderr), plain lines elsewhere.
+
+    Args:
+        seconds: seconds between plain lines.
+    """
     if _in_notebook():
         yield NotebookBar()
         return
     if not sys.stderr.isatty():
-        yield Lines()
+        yield Lines(seconds)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

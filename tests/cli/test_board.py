@@ -43,7 +43,7 @@ def test_names_and_extra_data(classwise: Classwise, audits: list[Path]) -> None:
     [
         (["gone"], "gone does not exist; expected an audit, a run, a folder of these"),
         (["a=plain", "fair"], "'fair' has no name; name all or none"),
-        (["a=plain", "a=fair"], "'a' names 2 sources; give each row a name of its own"),
+        (["a=plain", "a=fair"], "'a' names 2 sources; give each a name of its own"),
         (["plain", "--extra-data", "plain=maybe"], "--extra-data plain=maybe: expected yes or no"),
         (["plain", "--extra-data", "fair=no"], "unknown row 'fair'"),
         (["plain", "--confidence", "95"], "confidence"),

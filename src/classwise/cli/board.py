@@ -66,9 +66,7 @@ def board(
         if answer not in ANSWERS:
             raise ClasswiseError(f"--extra-data {name}={answer}: expected yes or no")
     stated = {name: ANSWERS[answer] for name, answer in answers.items()}
-    made = cw.board(
-        single_sources(sources, "sources; give each row a name of its own"), confidence=confidence, extra_data=stated
-    )
+    made = cw.board(single_sources(sources, "sources"), confidence=confidence, extra_data=stated)
     files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:
         console.show_json(made.to_dict())

@@ -271,18 +271,18 @@ def named_sources(sources: list[str]) -> list[str | Path] | dict[str, list[str |
     return methods
 
 
-def single_sources(sources: list[str], several: str) -> list[str | Path] | dict[str, str | Path]:
+def single_sources(sources: list[str], what: str) -> list[str | Path] | dict[str, str | Path]:
     """The sources of a command as of `named_sources`, with one source for each name.
 
     Raises:
-        ClasswiseError: as `named_sources`, or if a name is given twice; the message ends with ``several``.
+        ClasswiseError: as `named_sources`, or if a name is given twice; the message says of ``what``, such as audits.
     """
     named = named_sources(sources)
     if isinstance(named, list):
         return named
     for name, given in named.items():
         if len(given) > 1:
-            raise ClasswiseError(f"{name!r} names {len(given)} {several}")
+            raise ClasswiseError(f"{name!r} names {len(given)} {what}; give each a name of its own")
     return {name: source for name, [source] in named.items()}
 
 

@@ -55,7 +55,7 @@ def view(
     """  # noqa: D301  # \b keeps the lines of the example apart
     if out is not None:
         new_folder(out)
-    sources = single_sources(audits, "audits; give each a name of its own")
+    sources = single_sources(audits, "audits")
     options = {"split": split, "root": root, **pairs(data_set, "--data-set")}
     page = cw.view(sources, out, data=data, **{key: value for key, value in options.items() if value is not None})
     console.echo(f"page: {page}")

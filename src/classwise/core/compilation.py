@@ -207,7 +207,7 @@ class CompiledNetwork:
         if not network.training and (  # training may have random layers
             differs := difference(expected, found, TOLERANCE, GRADIENT_TOLERANCE)
         ):
-            raise ClasswiseError(f"the compiled network's {differs}")
+            raise ClasswiseError(f"the compiled network's {differs}, more than rounding explains")
         fast = self._unchanged(lambda: _seconds(self._compiled, network, x), x)
         slow = self._unchanged(lambda: _seconds(network, network, x), x)
         _record(key, max(seconds, 0.0), (slow - fast) / len(x))

@@ -111,5 +111,6 @@ class Crop(Augmentation):
 class CropFlip(Crop):
     """A random crop of the padded image and a random horizontal flip: the standard augmentation for CIFAR."""
 
+    source = ()
     example = "crop-flip:padding=4"
     flips = True

@@ -11,6 +11,7 @@ from classwise.auditing.run.options import AuditOptions
 from classwise.core.arguments import checked
 from classwise.core.progress import NullProgress, Progress
 from classwise.core.rates import Rates
+from classwise.data import Images
 from classwise.data.loading import open_data
 from classwise.models import build_model, load_model
 from classwise.sweeps.audit_settings import AuditSettings
@@ -51,7 +52,7 @@ def estimate_sweep(
 ) -> SweepCost:
     """Time two training steps, and a few passes of each audit, for every method of a plan; seeds cost the same.
 
-    Models of the plan are loaded, and not trained.
+    Training images that several methods share are loaded once. Models of the plan are loaded, and not trained.
 
     Args:
         plan: the plan.
@@ -68,19 +69,23 @@ def estimate_sweep(
     first = {cell.method: cell for cell in reversed(cells)}
     passes, training, auditing = 0, 0.0, 0.0
     costs: dict[str, tuple[int, float]] = {}
-    listener.start("methods timed", len(seeds))
+    loaded: dict[str, Images] = {}
+    listener.start("methods estimated", len(seeds))
     for method, cell in first.items():
         recipe = None if cell.model else read_recipe(cell)
+        if recipe is not None and repr(recipe.data) not in loaded:
+            loaded[repr(recipe.data)] = training_images(recipe.data)
+        trained_on = None if recipe is None else loaded[repr(recipe.data)]
         subject = (cell.model, cell.data) if recipe is None else (recipe.model, recipe.data, recipe.threat)
         audits = []
         for audit in plan.audits.values():
             decides = repr((subject, dataclasses.replace(audit, which=None)))
             if decides not in costs:
-                costs[decides] = _audit_cost(cell, recipe, audit, device, rates)
+                costs[decides] = _audit_cost(cell, recipe, trained_on, audit, device, rates)
             audits.append(costs[decides])
         passes += seeds[method] * sum(count for count, _ in audits)
         if recipe is not None:
-            trained = estimate_training(recipe, device=device, rates=rates)
+            trained = estimate_training(recipe, device=device, rates=rates, images=trained_on)
             passes += seeds[method] * trained.passes
             training += seeds[method] * trained.seconds / 3600
         auditing += seeds[method] * sum(minutes for _, minutes in audits) / 60
@@ -89,19 +94,27 @@ def estimate_sweep(
 
 
 def _audit_cost(
-    cell: Cell, recipe: Recipe | None, audit: AuditSettings, device: str, rates: Rates | None
+    cell: Cell, recipe: Recipe | None, trained_on: Images | None, audit: AuditSettings, device: str, rates: Rates | None
 ) -> tuple[int, float]:
-    """Passes and minutes of an audit; a corruption is not timed. The model of a recipe has random weights."""
+    """Passes and minutes of an audit; a corruption is not timed. The model of a recipe has random weights.
+
+    Args:
+        cell: a cell of the method.
+        recipe: its recipe; None for a model.
+        trained_on: the training images of the recipe.
+        audit: the audit.
+        device: the device.
+        rates: see `estimate_sweep`.
+    """
     name = cell.data if audit.data is None else audit.data
     own: dict[str, Any] = {}
     if recipe is not None and audit.data is None:
         own = {**recipe.data.options, "root": recipe.data.root}
     images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.seed, **own)
     threat = audit.threat
-    if recipe is None:
+    if recipe is None or trained_on is None:
         model = load_model(cell.model, data=images)
     else:
-        trained_on = training_images(recipe.data)
         model = build_model(**model_spec(recipe, trained_on))
         threat = threat or recipe.threat or str(default_threat(trained_on))
     options: AuditOptions = {**audit.audit_options, "device": device, "guards": "off"}

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.rates import Rates
+from classwise.data import Images
 from classwise.models import build_model
 from classwise.training.batches import steps_of
 from classwise.training.recipe import Recipe
@@ -34,7 +35,9 @@ class TrainingCost(NamedTuple):
     seconds: float
 
 
-def estimate_training(recipe: Recipe, *, device: str = "cpu", rates: Rates | None = None) -> TrainingCost:
+def estimate_training(
+    recipe: Recipe, *, device: str = "cpu", rates: Rates | None = None, images: Images | None = None
+) -> TrainingCost:
     """Time two steps of a training run in a temporary folder, after a warm-up step.
 
     After a step that takes longer than `SLOW` seconds no other is timed: a slow warm-up step is the estimate.
@@ -44,6 +47,7 @@ def estimate_training(recipe: Recipe, *, device: str = "cpu", rates: Rates | Non
         device: the device to train on.
         rates: measured rates of a device (`classwise.core.rates.RATES`), for the seconds on it; None: steps are timed.
             The passes of a step are those of `classwise.training.recipe.Parts.passes`.
+        images: the training images of the recipe; None: they are loaded.
 
     Raises:
         ClasswiseError: see `classwise.train`; with rates, if the recipe does not train in bfloat16 on a GPU.
@@ -55,10 +59,10 @@ def estimate_training(recipe: Recipe, *, device: str = "cpu", rates: Rates | Non
     if rates is None:
         watch = _Stopwatch()
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
-            train(recipe, out=Path(folder) / "run", device=device, progress=watch)
+            train(recipe, data=images, out=Path(folder) / "run", device=device, progress=watch)
         steps, step = watch.total, watch.step_seconds()
     else:
-        images = training_images(recipe.data)
+        images = training_images(recipe.data) if images is None else images
         extra = recipe.data.unlabelled
         labelled = recipe.batch_size - (0 if extra is None else extra.of(recipe.batch_size))
         steps = recipe.epochs * steps_of(len(split_rows(recipe, images)[0]), labelled)

@@ -39,6 +39,7 @@ OTHER_QUANTITIES = {
     ("kdd21/E2", "0.56"),
     ("kdd21/F2", "0.56"),
     ("kdd21/F3b-d", "3.2"),
+    ("kdd21/T3", "+0.0"),
 }
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""
 

@@ -34,8 +34,6 @@ OTHER_QUANTITIES = {
     ("benz20/P1.3", "1.0"),
     ("benz20/P3.8", "-16.0"),
     ("iclr21/T4", "-1.4"),
-    ("kdd21/E2", "0.56"),
-    ("kdd21/F2", "0.56"),
     ("kdd21/F3b-d", "3.2"),
 }
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""

@@ -19,7 +19,7 @@ from classwise.auditing.run.audit import audit
 from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
 from classwise.core.threat import Threat
-from classwise.models import save_weights
+from classwise.models import fingerprint, save_weights
 from classwise.models.loading.loader import load_model
 
 from .models import Linear, Small, images
@@ -93,9 +93,21 @@ def test_an_audit_records_which_surrogate_it_was() -> None:
     done = audit(model, (x, model(x).argmax(1)), "Linf:0.2", [Transfer(surrogate=surrogate)], batch_size=32)
     spec = done.outcomes.meta.attacks["transfer"]
     assert spec is not None
-    assert spec["surrogate"].startswith("Small@")
+    assert (spec["surrogate"], spec["surrogate_hash"]) == ("Small", fingerprint(surrogate)[:12])
     assert spec["attack"]["name"] == "mifgsm"
     json.dumps(spec)
+
+
+def test_a_recorded_spec_builds_the_same_attack_and_refuses_another_surrogate(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    save_weights(path, load_model("lenet", num_classes=3, in_channels=1))
+    spec = describe(ATTACKS, Transfer(surrogate=str(path), attack=PGD()))
+    assert describe(ATTACKS, make(ATTACKS, spec)) == spec
+    save_weights(path, load_model("lenet", num_classes=3, in_channels=1))
+    with pytest.raises(
+        ClasswiseError, match=f"have the fingerprint .*, and surrogate_hash is {spec['surrogate_hash']}"
+    ):
+        make(ATTACKS, spec)
 
 
 @pytest.mark.parametrize(

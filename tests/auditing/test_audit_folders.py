@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from torch import Tensor
 
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.engine.rows import Columns
+from classwise.auditing.run.audit import audit
 from classwise.auditing.run.execution import Execution
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
+from classwise.models import load_model, save_weights
 from tests.auditing import toys
 from tests.auditing.listening import Listener
 
@@ -100,6 +103,26 @@ def test_resuming_with_other_attacks_names_the_difference(tmp_path: Path, attack
         ClasswiseError, match=f"other settings: {differs}; give another --out, or --resume with the same"
     ):
         run(out=tmp_path / "a", attacks=attacks)
+
+
+def test_a_surrogate_is_identified_by_its_parameters_not_by_its_path(tmp_path: Path) -> None:
+    """It may be moved; other parameters at the same path are another attack."""
+    torch.manual_seed(0)
+    model, other = (load_model("lenet", num_classes=3, in_channels=1) for _ in range(2))
+    x = torch.rand(30, 1, 28, 28)
+    data = (x, model(x).argmax(1))
+
+    def transfer(file: str) -> Audit:
+        attack = f"transfer:surrogate={tmp_path / file},attack=fgsm"
+        return audit(model, data, "Linf:0.1", attack, out=tmp_path / "audit", resume=True)
+
+    save_weights(tmp_path / "a.safetensors", other)
+    first = transfer("a.safetensors")
+    (tmp_path / "a.safetensors").rename(tmp_path / "b.safetensors")
+    pd.testing.assert_frame_equal(transfer("b.safetensors").outcomes.frame, first.outcomes.frame, check_exact=True)
+    save_weights(tmp_path / "b.safetensors", model)
+    with pytest.raises(ClasswiseError, match=r"other settings: attacks\.transfer\.surrogate_hash was \S+, now \S+"):
+        transfer("b.safetensors")
 
 
 def test_resuming_with_other_groups_of_the_images_is_an_error(tmp_path: Path) -> None:

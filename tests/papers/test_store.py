@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import OWNER, FolderInUseError, contents, owned
 from classwise.core.progress import NullProgress
@@ -26,7 +27,8 @@ from classwise.training.recipe import Recipe
 
 IMAGES = load_data("digits", split="train", subset=120)
 SMOKE_RUN = Evidence(scale="smoke", trainings=1)
-QUICK = Recipe.read("at", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 2})
+QUICK_FIELDS = {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 2}
+QUICK = Recipe.read("at", QUICK_FIELDS)
 
 
 class StoppedError(Exception):
@@ -103,6 +105,24 @@ def test_interrupted_training_resumes(tmp_path: Path) -> None:
     whole = Store(tmp_path / "b").train(QUICK, IMAGES)
     assert (done.path.name, done.path.name) == (whole.path.name, begun.parent.name)
     assert done.weights_file("last").read_bytes() == whole.weights_file("last").read_bytes()
+
+
+def test_interrupted_work_resumes_in_a_store_that_has_moved(tmp_path: Path) -> None:
+    """A training from the weights of another, and an audit whose surrogate is another: their paths have changed."""
+    start, fine = (Recipe.read(name, QUICK_FIELDS) for name in ("at", "frl"))
+    test = load_data("digits", split="test", subset=40)
+
+    def work(store: Store, training: int = 0, audit: int = 0) -> Audit:
+        surrogate = store.train(start, IMAGES)
+        tuned = store.train(fine, IMAGES, start=surrogate, progress=Stopping(training))
+        attacks = {"transfer": {"name": "transfer", "surrogate": str(surrogate.path), "attack": "pgd:steps=2"}}
+        return store.audit(tuned, test, attacks, "Linf:0.1", surrogates=[surrogate], progress=Stopping(audit))
+
+    whole = work(Store(tmp_path / "whole")).outcomes.frame
+    for number, interrupted in enumerate(({"training": 5}, {"audit": 1})):
+        with pytest.raises(StoppedError):
+            work(Store(tmp_path / "store"), **interrupted)
+        assert work(Store((tmp_path / "store").rename(tmp_path / f"{number}"))).outcomes.frame.equals(whole)
 
 
 class Waiting(NullProgress):

@@ -129,7 +129,7 @@ class Store:
                 run = Run.open(run.path)
                 if run.complete:
                     return run
-                plan = dataclasses.replace(plan, checkpoint_epochs=run.recipe.checkpoint_epochs)
+                plan = run.recipe  # with the places of its start and its teacher, if the store has moved
             listener.log(f"training {plan.name} ({plan.epochs} epochs) as {key}")
             return train(
                 plan,

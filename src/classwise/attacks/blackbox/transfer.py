@@ -26,6 +26,8 @@ _REFERENCE = "surrogate_reference"
 _BATCH = 64
 """Batch size of the surrogate's clean passes; fixed, so that a row's logits do not depend on its neighbours."""
 
+_DIGITS = 12
+
 DEFAULT = "mifgsm"
 """The default inner attack."""
 
@@ -48,9 +50,12 @@ class Transfer(Attack):
             or a module, which is moved to the device of the images and runs in evaluation mode, its modes restored
             afterwards. Its input shape and number of classes must match those of the audited model.
         attack: the inner attack, a spec or an `Attack`.
+        surrogate_hash: first digits of the fingerprint of the surrogate's parameters; empty: any. Audits record the
+            first twelve, and identify the surrogate by them, not by its path.
 
     Raises:
-        ClasswiseError: if the surrogate is missing or unreadable, or its channels or classes do not match the model.
+        ClasswiseError: if the surrogate is missing or unreadable, has other parameters than ``surrogate_hash`` says, or
+            its channels or classes do not match the model.
     """
 
     source = ("papernot2016transferability", "liu2017delving")
@@ -60,12 +65,17 @@ class Transfer(Attack):
     attack: Annotated[Attack, pydantic.BeforeValidator(_attack)] = dataclasses.field(
         default_factory=lambda: make(ATTACKS, DEFAULT)
     )
+    surrogate_hash: str = dataclasses.field(default="", compare=False)
 
     needs_reference = True  # for the number of classes, to compare with the surrogate's
 
     def __post_init__(self) -> None:
-        if self.surrogate != "":
-            _ = self.model  # raises early if the path is wrong
+        if self.surrogate != "" and not self._fingerprint.startswith(self.surrogate_hash):  # also loads the surrogate
+            raise ClasswiseError(
+                f"transfer: the parameters of the surrogate {self._surrogate_name} have the fingerprint "
+                f"{self._fingerprint[:_DIGITS]}, and surrogate_hash is {self.surrogate_hash}; give the surrogate with "
+                "this fingerprint, or no surrogate_hash"
+            )
 
     def check(self) -> None:
         """Check the surrogate and the inner attack.
@@ -124,11 +134,18 @@ class Transfer(Attack):
         return new | reference | {"margin": torch.full_like(new["margin"], torch.inf)}
 
     def described(self) -> dict[str, Any]:
-        """The fields as in a spec; a module is described by its class and the first digits of its fingerprint."""
-        surrogate = self.surrogate
-        if isinstance(surrogate, nn.Module):
-            surrogate = f"{type(surrogate).__name__}@{fingerprint(surrogate)[:12]}"
-        return {"surrogate": surrogate, "attack": describe(ATTACKS, self.attack)}
+        """The fields as in a spec; a module is described by its class."""
+        found = "" if self.surrogate == "" else self._fingerprint[:_DIGITS]
+        inner = describe(ATTACKS, self.attack)
+        return {"surrogate": self._surrogate_name, "attack": inner, "surrogate_hash": found}
+
+    @property
+    def _surrogate_name(self) -> str:
+        return self.surrogate if isinstance(self.surrogate, str) else type(self.surrogate).__name__
+
+    @property
+    def _fingerprint(self) -> str:
+        return fingerprint(self.model if isinstance(self.surrogate, str) else self.surrogate)
 
     @cached_property
     def _forward(self) -> Forward:
@@ -163,7 +180,7 @@ class Transfer(Attack):
         if (shape, classes, inputs.x.device) in self._checked:
             return
         self.model.to(inputs.x.device)
-        name = self.surrogate if isinstance(self.surrogate, str) else type(self.surrogate).__name__
+        name = self._surrogate_name
         try:
             with torch.no_grad():
                 surrogate_classes = self._forward(inputs.x[:1]).shape[1]

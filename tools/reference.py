@@ -427,4 +427,6 @@ if __name__ == "__main__":
         BASE_CLASSES.write_text(SIGNATURES.sub(lambda _: signatures(), page), encoding="utf-8")
     else:
         for chosen in sys.argv[1:] or PAGES:
+            if chosen not in PAGES:
+                raise SystemExit(f"there is no text {chosen!r}; the texts are {', '.join(PAGES)}")
             print(PAGES[chosen](), end="\n\n")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from classwise.reporting.figures.dots import Value
 from classwise.reporting.figures.layout import NARROW
-from classwise.reporting.figures.points import Cloud, clouds, trade_off, unexceeded
+from classwise.reporting.figures.points import Cloud, clouds, scatter, trade_off, unexceeded
 from classwise.reporting.svg import Dot, Group, Label, Line, width_of
 
 
@@ -24,6 +25,25 @@ def test_names_of_clouds_in_one_place_do_not_overlap() -> None:
     heights = sorted(places[name] for name in ("bird", "cat", "horse"))
     assert np.diff(heights).min() >= 13
     assert heights[1] == places["bird"]
+
+
+@given(st.lists(st.tuples(st.floats(0.5, 1.5), st.floats(0, 1)), min_size=1, max_size=30))
+def test_texts_of_a_scatter_plot_do_not_overlap(points: list[tuple[float, float]]) -> None:
+    """A name without a free place is in the hover text only; the first has always one."""
+    names = [f"class {number}" for number in range(len(points))]
+    x, y = np.array(points).T
+    drawing = scatter("Title", names, x, y, ("norm", "accuracy"), "a note")
+    texts = [mark for mark in drawing.marks if isinstance(mark, Label) and not mark.angle]
+    boxes = []
+    for text in texts:
+        wide = width_of(text.text, text.size, bold=text.bold)
+        left = text.x - {"start": 0, "middle": wide / 2, "end": wide}[text.anchor]
+        boxes.append((left, text.y - 9, left + wide, text.y + 1))
+    for one, other in itertools.combinations(boxes, 2):
+        assert not (one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3])
+    assert names[int(np.argmax(y))] in {text.text for text in texts}
+    hovers = [mark.title for mark in drawing.marks if isinstance(mark, Group)]
+    assert sorted(hover.split(":")[0] for hover in hovers) == sorted(names)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8))

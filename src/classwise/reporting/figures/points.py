@@ -82,7 +82,7 @@ def clouds(
 
 
 def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: tuple[str, str], note: str) -> Drawing:
-    """Draw a named dot per class.
+    """Draw a dot per class, with its name where a place beside it is free; the hover text has every name.
 
     Args:
         title: title of the figure.
@@ -101,14 +101,14 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
     drawing.marks.extend(grid)
     places = [plane.place(float(a), float(b)) for a, b in zip(across, upward, strict=True)]
-    axis = (0.0, 0.0, plane.left - 2, drawing.height)  # keeps names off the axis numbers
-    taken = [axis, *(_around(*place) for place in places)]
+    axes_texts = [(-np.inf, -np.inf, plane.left - 2, np.inf), (-np.inf, plane.bottom + 7, np.inf, np.inf)]
+    taken = [*axes_texts, *(_around(*place) for place in places)]
     for at in np.argsort(-upward, kind="stable").tolist():
         hover_text = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
         drawing.marks.append(Group([_dot(places[at], "dot-main")], hover_text))
-        label, box = _beside(short[at], places[at], taken)
-        taken.append(box)
-        drawing.marks.append(label)
+        if free := _free(_beside(short[at], places[at], (*_BESIDE, *_DIAGONALLY)), taken):
+            drawing.marks.append(free[0])
+            taken.append(free[1])
     return drawing
 
 
@@ -158,7 +158,8 @@ def trade_off(
         hover_text = f"{names[at]}: {', '.join(texts)}"
         drawing.marks.append(Group([_dot(places[at], "dot-main" if best[at] else "gap")], hover_text))
         name = f"{at + 1}" if numbered else shorten(names[at], NAME_LETTERS)
-        label, box = _beside(name, places[at], taken, _DIAGONALLY, bold=best[at])
+        choices = _beside(name, places[at], _DIAGONALLY, bold=best[at])
+        label, box = _free(choices, taken) or choices[0]
         taken.append(box)
         drawing.marks.append(label)
     if numbered:
@@ -237,14 +238,9 @@ _DIAGONALLY: Sequence[_Offset] = (
 
 
 def _beside(
-    text: str,
-    dot: tuple[float, float],
-    taken: Sequence[_Rectangle],
-    offsets: Sequence[_Offset] = _BESIDE,
-    *,
-    bold: bool = False,
-) -> tuple[Label, _Rectangle]:
-    """A name at the first free place near its dot; otherwise at the first place."""
+    text: str, dot: tuple[float, float], offsets: Sequence[_Offset], *, bold: bool = False
+) -> list[tuple[Label, _Rectangle]]:
+    """A name at each place near its dot."""
     (x, y), wide = dot, width_of(text, NAME_SIZE, bold=bold)
     left_of = {"start": 0.0, "middle": wide / 2, "end": wide}
     choices: list[tuple[Label, _Rectangle]] = []
@@ -252,7 +248,14 @@ def _beside(
         left, base = x + right - left_of[anchor], y + down
         label = Label(x + right, base, text, "text", NAME_SIZE, anchor, bold=bold)
         choices.append((label, (left, base - 10, left + wide, base + 2)))
-    return next((choice for choice in choices if not any(_overlap(choice[1], other) for other in taken)), choices[0])
+    return choices
+
+
+def _free(
+    choices: Sequence[tuple[Label, _Rectangle]], taken: Sequence[_Rectangle]
+) -> tuple[Label, _Rectangle] | None:
+    """The first place that overlaps none that is taken."""
+    return next((choice for choice in choices if not any(_overlap(choice[1], other) for other in taken)), None)
 
 
 def _overlap(one: _Rectangle, other: _Rectangle) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, identity, threat_of
+from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, identity_of, threat_of
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 from classwise.auditing.run.result import Audit
 from classwise.core.config import flat_options, number
@@ -217,7 +217,7 @@ def _attacks(audit: Audit, attack: str) -> FieldValue:
     """The complete spec of each attack that decides the verdict; in a cascade also their order."""
     meta = audit.outcomes.meta
     specs = {label: meta.attacks[label] for label in members_of(meta, attack)}
-    order = tuple((label, json.dumps(canonical(identity(spec)), sort_keys=True)) for label, spec in specs.items())
+    order = tuple((label, json.dumps(canonical(identity_of(spec)), sort_keys=True)) for label, spec in specs.items())
     stated = all(spec for label, spec in specs.items() if label != CLEAN)
     return FieldValue(
         order if meta.cascade else tuple(sorted(order)),

@@ -274,14 +274,14 @@ UNSTATED = "not stated"
 """The text of a field that an audit does not record, such as the threat of predictions made elsewhere."""
 
 
-def identity(spec: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def identity_of(spec: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The settings of an attack that decide its results: a surrogate whose hash is recorded may be in any place.
 
     Args:
         spec: a spec of `Meta.attacks`.
 
     Example:
-        >>> identity({"name": "transfer", "surrogate": "runs/a", "surrogate_hash": "6856ebac8111"})
+        >>> identity_of({"name": "transfer", "surrogate": "runs/a", "surrogate_hash": "6856ebac8111"})
         {'name': 'transfer', 'surrogate_hash': '6856ebac8111'}
     """
     if not (spec and spec.get("surrogate_hash")):

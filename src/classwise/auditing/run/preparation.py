@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
-from classwise.auditing.outcomes.meta import Meta, identity
+from classwise.auditing.outcomes.meta import Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.policy import checked_policy
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
@@ -166,7 +166,7 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
-    about["attacks"] = {label: identity(spec) for label, spec in about["attacks"].items()}
+    about["attacks"] = {label: identity_of(spec) for label, spec in about["attacks"].items()}
     for key in ("images", "sizes", "notes", "model", "settle", "policy"):
         del about[key]
     if meta.repeats == 1:  # audits written before there were repeats have no such entries

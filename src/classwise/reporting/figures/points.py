@@ -251,9 +251,7 @@ def _beside(
     return choices
 
 
-def _free(
-    choices: Sequence[tuple[Label, _Rectangle]], taken: Sequence[_Rectangle]
-) -> tuple[Label, _Rectangle] | None:
+def _free(choices: Sequence[tuple[Label, _Rectangle]], taken: Sequence[_Rectangle]) -> tuple[Label, _Rectangle] | None:
     """The first place that overlaps none that is taken."""
     return next((choice for choice in choices if not any(_overlap(choice[1], other) for other in taken)), None)
 

@@ -444,7 +444,7 @@ def test_the_documented_audits_of_the_leaderboard(
     page = (root / "docs" / "how-to" / "robustbench.md").read_text()
     plan = Plan.read(root / "benchmarks" / "plans" / "robustbench.yaml")
     names = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
-    assert plan.models == tuple(f"robustbench:{name}" for name in names)
+    assert [model.model for model in plan.models] == [f"robustbench:{name}" for name in names]
     assert len(plan.cells()) == len(set(names)) == 10
 
     class StandIn(nn.Sequential):

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
+from classwise.run import FUNCTIONS
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.jobs import Call
@@ -194,6 +195,44 @@ def test_a_model_is_audited_once_for_each_data_set(tmp_path: Path, monkeypatch: 
     assert other.calls(Path("run"))[0].arguments["data"] == "digits"
 
 
+def test_a_model_has_settings_and_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that differ in their weights have different names; ``exclude`` names a model as the plan does."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        (tmp_path / f"{name}.pt").write_bytes(b"")
+    normalised = {"model": "wrn-34-10", "weights": "a.pt", "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 1]}
+    models = [
+        normalised | {"set": {"stem": "3x3", "depth": 28}},
+        {"model": "wrn-34-10", "weights": "b.pt"},
+        {"model": "wrn-34-10", "weights": "b.pt", "name": "ours", "outputs": "probabilities", "width": 0.5},
+        "a.pt",
+    ]
+    plan = Plan.read({"models": models, "data": ["digits", "mnist"], "exclude": [{"model": "ours", "data": "mnist"}]})
+    cells = plan.cells()
+    names = [f"{model}-{data}" for model in ("wrn-34-10-a", "wrn-34-10-b", "ours", "a") for data in ("digits", "mnist")]
+    names.remove("ours-mnist")
+    assert [cell.name for cell in cells] == names
+    found = [cell.calls(Path("run"))[0].arguments for cell in cells]
+    weights = {name: str(tmp_path / f"{name}.pt") for name in "ab"}
+    shared = {"model": "wrn-34-10", "data": "digits", "device": "cpu", "resume": True}
+    assert found[0] == {
+        **shared,
+        "weights": weights["a"],
+        "mean": "0.5,0.4,0.3",
+        "std": "0.2,0.2,1.0",
+        "model_set": ["stem=3x3", "depth=28"],
+    }
+    assert found[2] == shared | {"weights": weights["b"]}
+    assert found[4] == shared | {"weights": weights["b"], "outputs": "probabilities", "width": 0.5}
+    assert found[5] == shared | {"model": weights["a"]}
+    for cell in cells:
+        cell.calls(Path("run"))[0].bound(FUNCTIONS.load("audit"))
+    Path("copy.yaml").write_text(plan.yaml())
+    assert SweepFolder.open(prepare_sweep("copy.yaml", "sweep").path).cells() == cells
+    with pytest.raises(ClasswiseError, match="with another model_settings"):
+        prepare_sweep({"models": [normalised | {"mean": [0, 0, 0]}], "data": ["digits"]}, "sweep")
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
@@ -201,10 +240,17 @@ def test_a_model_is_audited_once_for_each_data_set(tmp_path: Path, monkeypatch: 
         (MODEL | {"data": []}, "plan: models need data, such as data: [cifar10]"),
         (MODEL | {"models": ["gone.pt"]}, "gone.pt"),
         (MODEL | {"models": ["resnet19"]}, "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        (MODEL | {"models": "resnet18"}, "plan: models = 'resnet18' must be a list of models, such as [resnet18]"),
+        (MODEL | {"models": [{"model": "resnet18", "weight": "a.pt"}]}, "did you mean 'weights'"),
+        (MODEL | {"models": [{"model": "resnet18", "weights": "a.pt"}]}, "'a.pt' must be a file or a run folder"),
+        (MODEL | {"models": [{"model": "resnet18", "mean": [0.5]}]}, "mean and std must be given together"),
         (MODEL | {"audits": {"full": {"which": "last"}}}, "audit 'full': which applies to cells that are trained"),
         (MODEL | {"audits": {"full": {"threat": "L2:1", "attack": "nattack"}}}, "does not support L2"),
         (MODEL | {"models": ["timm:resnet18"] * 2}, "the cell resnet18-digits occurs twice"),
-        (MODEL | {"models": ["timm:resnet18", "resnet18"]}, 'model "timm:resnet18" and "resnet18"; rename one'),
+        (
+            MODEL | {"models": ["timm:resnet18", "resnet18"]},
+            'model "timm:resnet18" and "resnet18"; set the name of one model',
+        ),
     ],
 )
 def test_bad_models_are_refused(plan: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ class Cell:
         overrides: the overridden fields of the recipe.
         audits: the options of ``classwise audit``, and ``which`` weights, by the audit's name.
         model: the model that is audited without a training; empty for a training run.
+        model_settings: its other settings, as in a plan.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Cell:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     audits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     model: str = ""
+    model_settings: Mapping[str, Any] = field(default_factory=dict)
 
     def calls(self, run: Path, device: str = "cpu") -> tuple[Call, ...]:
         """The training into a run folder, if there is one, and the audits; each continues its own work."""
@@ -64,15 +67,27 @@ class Cell:
     def _audit(self, run: Path, name: str, device: str) -> Call:
         given = dict(self.audits[name])
         which = given.pop("which", None)
-        source = {"model": str(run if which is None else Run(run).weights_file(which))}
+        source: dict[str, Any] = {"model": str(run if which is None else Run(run).weights_file(which))}
         if self.model:
-            source = {"model": self.model, "data": self.data}
+            source = {"model": self.model, "data": self.data, **self._model_options()}
         arguments = {**source, **given, "device": device, "resume": True}
         return Call(function="audit", arguments=arguments, out=str(run / "audits" / name))
+
+    def _model_options(self) -> dict[str, Any]:
+        """The settings of the model as options of ``classwise audit``."""
+        given = {key: value for key, value in self.model_settings.items() if key not in ("name", "set")}
+        given |= {key: ",".join(map(str, given[key])) for key in ("mean", "std") if key in given}
+        chosen = [f"{name}={_yaml(value)}" for name, value in self.model_settings.get("set", {}).items()]
+        return given | ({"model_set": chosen} if chosen else {})
 
     def override_texts(self) -> dict[str, str]:
         """The overrides as ``--set`` takes them, in YAML."""
         return {name: _yaml(value) for name, value in self.overrides.items()}
+
+
+def slug(text: str) -> str:
+    """The text with every character replaced that is unusual in the name of a folder."""
+    return re.sub(r"[^\w.+-]+", "_", text).strip("-.") or "_"
 
 
 def _yaml(value: Any) -> str:
@@ -199,7 +214,7 @@ class SweepFolder:
             job.write(file.parent)
 
     def _check_same(self, before: Cell, now: Cell) -> None:
-        for name in ("recipe", "model", "budget", "data", "seed", "overrides"):
+        for name in ("recipe", "model", "model_settings", "budget", "data", "seed", "overrides"):
             was, given = (getattr(cell, name) for cell in (before, now))
             if was != given:
                 raise ClasswiseError(_other(self.path, now.name, name, was, given))

@@ -113,7 +113,8 @@ def _audit_cost(
     images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.seed, **own)
     threat = audit.threat
     if recipe is None or trained_on is None:
-        model = load_model(cell.model, data=images)
+        settings = {key: value for key, value in cell.model_settings.items() if key not in ("name", "set")}
+        model = load_model(cell.model, data=images, **settings, **cell.model_settings.get("set", {}))
     else:
         model = build_model(**model_spec(recipe, trained_on))
         threat = threat or recipe.threat or str(default_threat(trained_on))

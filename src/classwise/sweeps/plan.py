@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,9 +18,9 @@ from classwise.core import limits
 from classwise.core.config import Seed, build, configurable, read_yaml
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
 from classwise.data import DATA
-from classwise.models.loading.references import is_stored, parse_reference
 from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
-from classwise.sweeps.cells import Cell
+from classwise.sweeps.cells import Cell, slug
+from classwise.sweeps.model_settings import Models, ModelSettings
 from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
 
@@ -83,7 +82,7 @@ class Plan:
 
     Args:
         recipes: names of recipes, or their YAML files.
-        models: models that are audited without a training, as `classwise.load_model` accepts them in text.
+        models: models that are audited without a training; the text of one, or its settings.
         budgets: budgets of the recipes; ``full`` is the recipe itself.
         seeds: seeds of training.
         data: names of data sets, or paths; empty: those of the recipes. ``models`` need at least one.
@@ -104,7 +103,7 @@ class Plan:
     """
 
     recipes: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
+    models: Models = ()
     budgets: Annotated[tuple[str, ...], pydantic.Field(min_length=1)] = (FULL,)
     seeds: Annotated[tuple[Seed, ...], pydantic.Field(min_length=1)] = (0,)
     data: tuple[str, ...] = ()
@@ -142,17 +141,25 @@ class Plan:
         """Return the plan as YAML, with absolute paths for files of recipes and data; `read` accepts it."""
         values = {
             "recipes": [recipe_source(recipe) for recipe in self.recipes],
-            "models": [model_source(model) for model in self.models],
+            "models": [
+                given if len(given) > 1 else given["model"] for given in map(ModelSettings.options, self.models)
+            ],
             "budgets": [*self.budgets],
             "seeds": [*self.seeds],
             "data": [data_source(data) for data in self.data],
             "set": self.set,
             "overrides": [*self.overrides],
             "audits": {name: audit.options() for name, audit in self.audits.items()},
-            "exclude": [_absolute(pattern.given) for pattern in self.exclude],
+            "exclude": [self._absolute(pattern.given) for pattern in self.exclude],
         }
         text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
         return text
+
+    def _absolute(self, pattern: Mapping[str, Any]) -> dict[str, Any]:
+        """A pattern with absolute paths, as those of `yaml`."""
+        models = {model.key: model.name or model.source for model in self.models}
+        known = {"recipe": recipe_source, "model": models.__getitem__, "data": data_source}
+        return {name: known[name](value) if name in known else value for name, value in pattern.items()}
 
     def cells(self) -> list[Cell]:
         """Expand the plan, and check every recipe, reference to a model and audit.
@@ -167,7 +174,8 @@ class Plan:
             raise ClasswiseError(f"the plan has {count:,} cells; at most {MOST_CELLS:,} are accepted")
         names = ("recipe", "budget", "data", "overrides", "seed")
         points = [dict(zip(names, values, strict=True)) for values in itertools.product(*axes)]
-        points += [{"model": model, "data": data} for model, data in itertools.product(self.models, self.data)]
+        pairs = itertools.product(self.models, self.data)
+        points += [{"model": model.key, "data": data, "settings": model} for model, data in pairs]
         for pattern in self.exclude:
             if not any(pattern.matches(point) for point in points):
                 raise ClasswiseError(f"plan: exclude {json.dumps(pattern.given)} matches no cell")
@@ -175,7 +183,10 @@ class Plan:
         if not left:
             raise ClasswiseError("the plan excludes all of its cells; remove a pattern of exclude")
         usual = {} if self.data else {name: Recipe.read(recipe_source(name)).data.name for name in self.recipes}
-        cells = [self._audited(**point) if "model" in point else self._trained(**point, usual=usual) for point in left]
+        cells = [
+            self._audited(point["settings"], point["data"]) if "model" in point else self._trained(**point, usual=usual)
+            for point in left
+        ]
         _check_names(cells)
         self._check(cells)
         return cells
@@ -196,16 +207,17 @@ class Plan:
                 raise ClasswiseError(f"plan: {name} is not an override; use the field {axis} of the plan")
         source = recipe_source(recipe)
         images = data_source(usual[recipe] if data is None else data)
-        parts = [_slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
-        parts += [] if budget == FULL else [_slug(budget)]
+        parts = [slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
+        parts += [] if budget == FULL else [slug(budget)]
         parts += [_named(images), *filter(None, [label(overrides)])]
         method, audits = "-".join(parts), self._options()
         return Cell(f"{method}-seed{seed}", method, source, budget, images, seed, _seeded(both, seed), audits)
 
-    def _audited(self, *, model: str, data: str) -> Cell:
-        source, images = model_source(model), data_source(data)
-        name = f"{_model_name(model)}-{_named(images)}"
-        return Cell(name, name, data=images, audits=self._options(), model=source)
+    def _audited(self, model: ModelSettings, data: str) -> Cell:
+        images, settings = data_source(data), model.options()
+        name = f"{model.label}-{_named(images)}"
+        source = settings.pop("model")
+        return Cell(name, name, data=images, audits=self._options(), model=source, model_settings=settings)
 
     def _options(self) -> dict[str, dict[str, Any]]:
         return {name: audit.options() for name, audit in self.audits.items()}
@@ -245,13 +257,8 @@ def _check_names(cells: Sequence[Cell]) -> None:
         if differs is None:
             raise ClasswiseError(f"plan: the cell {cell.name} occurs twice; give each value once")
         was, now = (json.dumps(vars(side)[differs]) for side in (other, cell))
-        raise ClasswiseError(f"plan: two cells have the name {cell.name}: {differs} {was} and {now}; rename one")
-
-
-def _absolute(pattern: Mapping[str, Any]) -> dict[str, Any]:
-    """A pattern with absolute paths, as those of `Plan.yaml`."""
-    known = {"recipe": recipe_source, "model": model_source, "data": data_source}
-    return {name: known[name](value) if name in known else value for name, value in pattern.items()}
+        advice = "set the name of one model" if cell.model else "rename one"
+        raise ClasswiseError(f"plan: two cells have the name {cell.name}: {differs} {was} and {now}; {advice}")
 
 
 def read_recipe(cell: Cell) -> Recipe:
@@ -272,29 +279,8 @@ def recipe_source(recipe: str) -> str:
     return str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
 
 
-def model_source(model: str) -> str:
-    """A reference to a model, or the absolute path of its folder or file.
-
-    Raises:
-        ClasswiseError: if it is neither.
-    """
-    if is_stored(model) or Path(model).exists():
-        return str(Path(model).absolute())
-    parse_reference(model)
-    return model
-
-
-def _model_name(model: str) -> str:
-    """The name in its source; of a path, the last part without a suffix, after the run of a file in ``checkpoints``."""
-    path = Path(model)
-    if not path.exists():
-        return _slug(parse_reference(model)[1])
-    run = [path.absolute().parents[1].name] if path.absolute().parent.name == "checkpoints" else []
-    return "-".join(map(_slug, (*run, path.stem if path.is_file() else path.name)))
-
-
 def _named(images: str) -> str:
-    return _slug(Path(images).stem if Path(images).is_absolute() else images)
+    return slug(Path(images).stem if Path(images).is_absolute() else images)
 
 
 def label(overrides: Mapping[str, Any]) -> str:
@@ -310,14 +296,14 @@ def _field(name: str) -> str:
     """The last part of a field of the model, the data or the optimiser; the whole name of any other field."""
     head, _, rest = name.partition(".")
     if head in ("model", "data", "optimizer") and rest:
-        return _slug(head if rest == "name" else rest)
-    return _slug(name)
+        return slug(head if rest == "name" else rest)
+    return slug(name)
 
 
 def _value(value: Any) -> str:
     if not isinstance(value, str | int | float | bool | None):
         return f"-{_hash(value)}"
-    text = _slug(str(value))
+    text = slug(str(value))
     return text if text[:1].isdigit() else f"-{text}"
 
 
@@ -328,11 +314,6 @@ def _seeded(value: Any, seed: int) -> Any:
     if isinstance(value, list | tuple):
         return [_seeded(item, seed) for item in value]
     return value.replace("{seed}", str(seed)) if isinstance(value, str) else value
-
-
-def _slug(text: str) -> str:
-    """The text with every character replaced that is unusual in the name of a folder."""
-    return re.sub(r"[^\w.+-]+", "_", text).strip("-.") or "_"
 
 
 def _hash(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,14 @@ def test_each_experiment_has_output_and_a_verdict(smoke: Smoke, name: str) -> No
 def test_results_round_trip(smoke: Smoke, name: str, tmp_path: Path) -> None:
     smoke.results[name].save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == smoke.store.result_file(name, "smoke").read_bytes()
+
+
+def test_texts_state_the_steps_that_pgd_ran(smoke: Smoke) -> None:
+    """The two steps of the scale, or half as many in the item on fewer steps."""
+    for name, result in smoke.results.items():
+        texts = [text for table in result.tables for text in (table.caption, table.note, *table.heads)]
+        texts += [text for figure in result.figures for text in (figure.caption, figure.svg)]
+        assert {*re.findall(r"PGD-(\d+)", " ".join(texts))} <= {"1", "2"}, name
 
 
 def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:

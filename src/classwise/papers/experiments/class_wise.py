@@ -25,7 +25,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
-from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, under_pgd
+from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, pgd_name, under_pgd
 from classwise.papers.interval_estimators import (
     ALPHA,
     IntervalEstimator,
@@ -1266,7 +1266,7 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
                 Table("Methods after the three guidelines, in percent", heads, rows, note),
                 Table("Changes under PGD, in points", of_changes, changes, note),
             ),
-            figures=((class_bars(names, counts, range(len(names))), "Under PGD-20."),),
+            figures=((class_bars(names, counts, range(len(names))), f"Under {pgd_name(audits[EQUAL].outcomes)}."),),
             tests=tests,
         )
 

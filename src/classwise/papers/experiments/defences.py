@@ -225,7 +225,8 @@ class DefencesWithRST(DefencesByAttacks, trainings=with_rst):
 
     def note(self, context: Context) -> str:
         """Note on the attack of RST, and on the source of its unlabelled images."""
-        attack = f"RST: PGD-40 with step size {RST_TEST_STEP:g} at radius 0.031, as in the paper."
+        spec = pgd(context, RST_TEST_STEP, steps=40)
+        attack = f"RST: PGD-{spec['steps']} with step size {spec['step_size']}; in the paper 40 steps of 0.01 at 0.031."
         return f"{attack} {unlabelled_note(context)}"
 
     def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:

@@ -30,7 +30,7 @@ from classwise.papers.experiment import (
     Trainings,
     recipe_at,
 )
-from classwise.papers.experiments.protocol import paired_models
+from classwise.papers.experiments.protocol import paired_models, pgd_name
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
 from classwise.papers.tables import PRINTED, Key, class_table, estimate_cell
@@ -913,6 +913,11 @@ class SavedEpochs:
         """(E, N) true where the model of an epoch is correct on a test image."""
         return np.stack([self.outcomes[epoch].correct(attack) for epoch in epochs])
 
+    @property
+    def attack(self) -> str:
+        """The attack of the audits."""
+        return pgd_name(next(iter(self.outcomes.values())), ATTACK)
+
     def overall(self, attack: str) -> pd.Series[float]:
         """Accuracy of all images by epoch."""
         return pd.Series({epoch: float(table.correct(attack).mean()) for epoch, table in self.outcomes.items()})
@@ -1058,13 +1063,13 @@ class RadiusSweep(Experiment, trainings=radius_trainings):
     def run(self, context: Context) -> Findings:
         """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
         sweep = evaluate_radii(context)
-        first = next(iter(next(iter(sweep.values())).outcomes.values()))
+        attack, first = sweep[1.0].attack, next(iter(sweep[1.0].outcomes.values()))
         labels, classes = first.labels, first.num_classes
         lines = []
         for factor, saved in sweep.items():
             overall = saved.overall(ATTACK)
             lines.append(Series(f"{factor:g}", [float(epoch) for epoch in overall.index], overall.tolist()))
-        drawing = line_chart("Robust accuracy of all test images, PGD-10, in percent", lines, "epoch")
+        drawing = line_chart(f"Robust accuracy of all test images, {attack}, in percent", lines, "epoch")
         tables = {factor: saved.correct(ATTACK, list(saved.outcomes)) for factor, saved in sweep.items()}
         best = {factor: best_by_other_half(table, labels) for factor, table in tables.items()}
         last = {factor: table[-1] for factor, table in tables.items()}
@@ -1082,7 +1087,7 @@ class RadiusSweep(Experiment, trainings=radius_trainings):
         return Findings(
             tables=(
                 Table(
-                    "Robust accuracy of all test images under PGD-10, in percent",
+                    f"Robust accuracy of all test images under {attack}, in percent",
                     ("training radius", "best epoch", "last epoch"),
                     rows,
                     "The best epoch of one half of the images is evaluated on the other half, so its accuracy is not "
@@ -1127,7 +1132,7 @@ class RadiusSweepByClass(Experiment, trainings=radius_trainings):
         for name, epochs in windows.items():
             rows = {factor: saved.correct(ATTACK, epochs) for factor, saved in sweep.items()}
             averaged = WindowMeans(context, rows, len(epochs))
-            drawing = line_chart(f"PGD-10, {name}, in percent", class_lines(averaged.table), RADIUS)
+            drawing = line_chart(f"{sweep[1.0].attack}, {name}, in percent", class_lines(averaged.table), RADIUS)
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
             ends[name] = averaged
         middle, end = ends.values()
@@ -1180,7 +1185,8 @@ class BetaSweep(Experiment):
             float(name): audit_epochs(context, trained, epochs) for name, trained in context.train_all(declared).items()
         }
         figures, rows, averaged = [], [], {}
-        for title, attack in (("Robust accuracy, PGD-10", ATTACK), ("Clean accuracy", "clean")):
+        robust = f"Robust accuracy, {next(iter(sweep.values())).attack}"
+        for title, attack in ((robust, ATTACK), ("Clean accuracy", "clean")):
             rows_of = {beta: saved.correct(attack, epochs) for beta, saved in sweep.items()}
             averaged[attack] = means = WindowMeans(context, rows_of, len(epochs))
             drawing = line_chart(f"{title}, in percent", class_lines(means.table), "beta of TRADES")
@@ -1234,7 +1240,7 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 
 
 class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
-    """Overall accuracy and worst class of several methods after every epoch, on the test images under PGD-10."""
+    """Overall accuracy and worst class of several methods after every epoch, on the test images under PGD."""
 
     @abstractmethod
     def methods(self, scale: Scale) -> Mapping[str, Method]:
@@ -1271,6 +1277,7 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
             )
             for name, method in methods.items()
         }
+        attack = next(iter(saved.values())).attack
         correct = {name: epochs.correct(ATTACK, window) for name, epochs in saved.items()}
         labels = context.test_images.y.numpy()
         classes = len(context.test_images.class_names)
@@ -1291,11 +1298,11 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
         gates = {name: gate(trained[method.training]) for name, method in methods.items() if method.averaged}
         admitted = "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in gates.items())
         note = (
-            f"Test images under PGD-10, {epochs_text(window)}. {admitted}. Before the first admitted epoch, FAWA "
+            f"Test images under {attack}, {epochs_text(window)}. {admitted}. Before the first admitted epoch, FAWA "
             "equals the plain average. 95 % confidence intervals."
         )
         heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
-        caption = "Test images under PGD-10, whole training; change: of the worst class from the epoch before"
+        caption = f"Test images under {attack}, whole training; change: of the worst class from the epoch before"
         averaged = ". Before averaging starts, the model is that of the training."
         findings = Findings(
             tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),

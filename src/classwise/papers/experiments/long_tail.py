@@ -14,7 +14,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
-from classwise.papers.experiments.protocol import AT, resampled_models, under_pgd
+from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, metric_cells
@@ -109,6 +109,11 @@ class Compared:
     names: Sequence[str]
 
     @property
+    def attack(self) -> str:
+        """The attack of the audits."""
+        return pgd_name(self.audits[PLAIN].outcomes)
+
+    @property
     def techniques(self) -> Sequence[str]:
         """Names of all runs but plain training."""
         return [name for name in self.audits if name != PLAIN]
@@ -154,12 +159,12 @@ class Compared:
             f"Changes are relative to {PLAIN}, on the same images. Weakest class of {PLAIN} on its validation split: "
             f"{self.names[self.weak]}. 95 % confidence intervals for new images with the models fixed."
         )
-        return Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
+        return Table(f"Robust accuracy under {self.attack}, in percent and points", heads, rows, note)
 
     def classes(self) -> Table:
         """Table of class accuracies of each run."""
         counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in self.audits.items()}
-        return class_table("Class accuracy under PGD-20, in percent", counts, self.names)
+        return class_table(f"Class accuracy under {self.attack}, in percent", counts, self.names)
 
     def _difference(self, name: str, metric: Statistic) -> Statistic:
         places = list(self.audits)
@@ -297,7 +302,7 @@ class EqualClasses(Experiment, scales=PLANS):
             list(comparison.audits),
             [100 * float(row.mean()) for row in accuracy],
             [float(row.min()) for row in accuracy],
-            ("average under PGD-20, percent", "worst class, percent"),
+            (f"average under {comparison.attack}, percent", "worst class, percent"),
             f"{chosen} has the best worst class on validation images",
         )
         selected = f"{chosen}, selected by the worst class on validation images, minus {PLAIN}"
@@ -351,7 +356,7 @@ class OneClass(Experiment, scales=PLANS):
             list(comparison.audits),
             100 * others(accuracy),
             accuracy[:, weak],
-            ("average of the others under PGD-20, percent", f"{name}, percent"),
+            (f"average of the others under {comparison.attack}, percent", f"{name}, percent"),
             "the class that is weakest for plain training on validation images",
         )
         weighted = critical_weights(context.scale, str(weak))
@@ -360,5 +365,5 @@ class OneClass(Experiment, scales=PLANS):
             for training in weighted
             for what, metric in (("critical class", _of(weak)), ("average of the others", others))
         ]
-        table = Table("Robust accuracy under PGD-20, in percent and points", heads, rows, note)
+        table = Table(f"Robust accuracy under {comparison.attack}, in percent and points", heads, rows, note)
         return Findings(tables=(table,), figures=((drawing, "Up and right is better."),), measurements=measurements)

@@ -145,7 +145,7 @@ def under_pgd(
     save: Sequence[Kind] = (),
     images: Images | None = None,
 ) -> Audit:
-    """Audit a run under PGD-20, on the test images or others.
+    """Audit a run under PGD, of 20 steps in the papers, on the test images or others.
 
     Args:
         context: the scale.
@@ -156,6 +156,18 @@ def under_pgd(
         images: test images; None for those of the scale.
     """
     return context.audit(trained, {"PGD": pgd(context, step)}, which=which, save=save, images=images)
+
+
+def pgd_name(outcomes: Outcomes, attack: str = "PGD") -> str:
+    """Name of PGD with the steps that it ran, such as ``PGD-20``.
+
+    Args:
+        outcomes: outcomes under it.
+        attack: its label there.
+    """
+    spec = outcomes.meta.attacks[attack]
+    assert spec is not None
+    return f"PGD-{spec['steps']}"
 
 
 def tpgd(context: Context, inverse: float, step: float = TABLE_STEP) -> dict[str, Any]:

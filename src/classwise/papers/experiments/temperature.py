@@ -45,6 +45,7 @@ from classwise.papers.experiments.protocol import (
     mean,
     mean_of_halves,
     pgd,
+    pgd_name,
     proportion,
     resampled,
     resampled_models,
@@ -443,7 +444,7 @@ WITH_MARGIN = "HE, margin 0.2"
 
 
 class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WITH_MARGIN: Training(recipe="he")}):
-    """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD-20."""
+    """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD."""
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies; test claim C18: a growing scale raises the robust accuracy under PGD."""
@@ -485,6 +486,7 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
     """Table of totals, and of class accuracies under PGD: of the first model, and changes of the others against it."""
     reported = {row["defence"]: row for row in printed}
     plain, *_ = tables
+    pgd_steps = pgd_name(tables[plain])
     names, rows = tables[plain].class_names, list[Row]()
     for name, table in tables.items():
         cells = [estimate_cell(metric_intervals.overall(table.counts(attack))) for attack in ("clean", "PGD")]
@@ -505,11 +507,11 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
             values += [f"{value:+g}" for value in row.get("d_per_class", ())]
             rows.append(Row(f"{name}, printed", [Cell(f"{row['nat']:g}"), Cell(f"{row['adv']:g}"), *map(Cell, values)]))
     note = (
-        f"Classes: robust accuracy of {plain}'s model under PGD-20, and changes of the others against it in points. "
-        "The text leaves open whether the printed HE has an angular margin, so both are trained. 95 % "
+        f"Classes: robust accuracy of {plain}'s model under {pgd_steps}, and changes of the others against it in "
+        "points. The text leaves open whether the printed HE has an angular margin, so both are trained. 95 % "
         "confidence intervals."
     )
-    return Table("Totals in percent, and classes against Madry", ("model", "natural", "PGD-20", *names), rows, note)
+    return Table("Totals in percent, and classes against Madry", ("model", "natural", pgd_steps, *names), rows, note)
 
 
 def _gains(accuracy: FloatArray) -> FloatArray:

@@ -18,7 +18,7 @@ from classwise.sweeps.cells import slug
 
 @configurable
 class ModelSettings:
-    """A model; its text alone stands for a model without other settings.
+    """A model of a plan; a text in its place is the field ``model``.
 
     Args:
         model: the model, as `classwise.load_model` accepts it in text.

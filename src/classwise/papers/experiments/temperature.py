@@ -474,7 +474,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         ]
         return Findings(
             tables=(
-                _against_first(tables, catalogue.printed_rows("iclr21/T5")),
+                _against_first(tables, catalogue.printed_rows("iclr21/T5"), pgd_name(tables["HE"])),
                 class_table("By class, in percent", counts, tables["HE"].class_names),
                 settings_table(context.scale, trainings),
             ),
@@ -482,11 +482,10 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         )
 
 
-def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str, Any]]) -> Table:
+def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str, Any]], attack_name: str) -> Table:
     """Table of totals, and of class accuracies under PGD: of the first model, and changes of the others against it."""
     reported = {row["defence"]: row for row in printed}
     plain, *_ = tables
-    pgd_steps = pgd_name(tables[plain])
     names, rows = tables[plain].class_names, list[Row]()
     for name, table in tables.items():
         cells = [estimate_cell(metric_intervals.overall(table.counts(attack))) for attack in ("clean", "PGD")]
@@ -507,11 +506,11 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
             values += [f"{value:+g}" for value in row.get("d_per_class", ())]
             rows.append(Row(f"{name}, printed", [Cell(f"{row['nat']:g}"), Cell(f"{row['adv']:g}"), *map(Cell, values)]))
     note = (
-        f"Classes: robust accuracy of {plain}'s model under {pgd_steps}, and changes of the others against it in "
+        f"Classes: robust accuracy of {plain}'s model under {attack_name}, and changes of the others against it in "
         "points. The text leaves open whether the printed HE has an angular margin, so both are trained. 95 % "
         "confidence intervals."
     )
-    return Table("Totals in percent, and classes against Madry", ("model", "natural", pgd_steps, *names), rows, note)
+    return Table("Totals in percent, and classes against Madry", ("model", "natural", attack_name, *names), rows, note)
 
 
 def _gains(accuracy: FloatArray) -> FloatArray:

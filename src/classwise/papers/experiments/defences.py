@@ -215,6 +215,7 @@ def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
         estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 "
         "inconclusive)",
         estimators=[part(counts) for counts in ours.values()],
+        note="the answer has three values; its adjusted p-value decides, and its interval is approximate",
         unit="",
         cifar10=True,
     )

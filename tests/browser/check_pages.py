@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -29,6 +30,8 @@ FAULTY = """<!doctype html><html><head><title>faults</title><style>
 <text x="80" y="12">clipped</text></svg>
 <div style="overflow-x: auto; width: 200px"><div style="width: 900px">wide</div></div>
 <p style="width: 1500px">wider than the screen</p></main></body></html>"""
+DRAWN = "document.querySelectorAll('.thumb').length"
+"""Number of images that a viewer has drawn, in JavaScript."""
 LEAST_SCALE = 0.85
 """Smallest scale of a drawing; its small print of 10.5 pixels is then 9 pixels high."""
 
@@ -223,7 +226,7 @@ def test_a_viewer_prints(page: Page, sites: dict[str, Path]) -> None:
 
 
 def test_a_viewer_of_ten_thousand_images(page: Page, tmp_path: Path) -> None:
-    """Its size, its first paint in seconds, and the time of the main thread for each step of a scroll."""
+    """It has a limited size, and draws few images when it opens and few more for each step of a scroll."""
     generator = torch.Generator().manual_seed(0)
     smooth = torch.nn.functional.interpolate(torch.rand(10_000, 3, 6, 6, generator=generator), 32, mode="bilinear")
     noisy = (smooth + 0.05 * torch.randn(10_000, 3, 32, 32, generator=generator)).clamp(0, 1)
@@ -231,21 +234,12 @@ def test_a_viewer_of_ten_thousand_images(page: Page, tmp_path: Path) -> None:
     site = cw.view(audit, tmp_path, data=images)
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) < 25e6
     page.screen()
-    page.send("Performance.enable", timeDomain="threadTicks")
-
-    def busy() -> float:
-        metrics = page.send("Performance.getMetrics")["metrics"]
-        return next(float(metric["value"]) for metric in metrics if metric["name"] == "TaskDuration")
-
-    for state in ("", "view=images&sort=margin"):
-        page.open(site, state)
-        page.wait("performance.getEntriesByName('first-contentful-paint').length")
-        assert page.run("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 2000
-    steps = []
-    frames = "requestAnimationFrame(() => requestAnimationFrame(done))"
+    page.open(site, "view=images&sort=margin")
+    page.wait(DRAWN)
+    drawn, frames = [page.run(DRAWN)], "requestAnimationFrame(() => requestAnimationFrame(done))"
     for _ in range(40):
-        before = busy()
         page.run(f"new Promise((done) => {{ scrollBy(0, 700); {frames}; }})")
-        steps.append(busy() - before)
-    assert page.run("document.querySelectorAll('.thumb').length") > 1000
-    assert sorted(steps)[-3] < 0.05  # a task of 50 ms is a long one
+        drawn.append(page.run(DRAWN))
+    assert 0 < drawn[0] < 200
+    assert max(np.diff(drawn)) < 200
+    assert drawn[-1] > 1000

@@ -263,6 +263,13 @@ def test_no_page_says_more_than_its_evidence(paper: str, folder: Path) -> None:
     assert not re.search(r"\b(holds|hold|refuted?|confirmed)\b", own)
 
 
+def test_the_last_point_of_a_curve_is_the_end_of_training() -> None:
+    result = results()["kdd21/F1"]
+    ends = [f">worst {row['cells'][1][0]}<" for row in result["tables"][0]["rows"]]
+    for end, figure in zip(ends, result["figures"], strict=True):
+        assert end in figure["svg"]
+
+
 def test_the_summary_is_that_of_the_verdicts() -> None:
     """To regenerate it: ``python -m tools.papers_summary``; each test is in it with its value, interval and item."""
     text = README.read_text(encoding="utf-8")

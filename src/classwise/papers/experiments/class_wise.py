@@ -1026,11 +1026,15 @@ class GapsOverEpochs(
 
     def run(self, context: Context) -> Findings:
         """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""
-        audited, absent = audit_each(context, self.trainings(context.scale))
+        selected, absent = audit_each(context, self.trainings(context.scale))
         rows, tables, figures, curves = [], list[Table](), [], dict[str, Mapping[int, ClassCounts]]()
-        for data_set in audited:
+        audited = list[DataSetAudits]()
+        for one in selected:
+            epochs = _over_epochs(one)
+            data_set = epochs[max(epochs)]
+            audited.append(data_set)
             counts, names = data_set.shown()
-            curves[data_set.data] = _over_epochs(data_set)
+            curves[data_set.data] = {epoch: saved.shown()[0] for epoch, saved in epochs.items()}
             history = trend_of({"AT": curves[data_set.data]}, names)
             caption = f"{data_set.data}: test images, PGD; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
@@ -1045,12 +1049,12 @@ class GapsOverEpochs(
         return Findings(tables=tables, figures=figures, tests=_gap_tests(audited, curves))
 
 
-def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
-    """Counts of the shown classes of the test images after each saved epoch, from 1."""
+def _over_epochs(one: DataSetAudits) -> Mapping[int, DataSetAudits]:
+    """The same with the weights after each saved epoch, from 1, in place of the selected ones."""
     run = one.trained[ADVERSARIAL]
     epochs = run.recipe.checkpoint_epochs
     audits = {epoch: under_pgd(one.context, run, which=epoch_weights("last", epoch)) for epoch in epochs}
-    return {epoch: replace(one, audits={ADVERSARIAL: audit}).shown()[0] for epoch, audit in audits.items()}
+    return {epoch: replace(one, audits={ADVERSARIAL: audit}) for epoch, audit in audits.items()}
 
 
 def _gap_tests(audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:

@@ -73,7 +73,7 @@ from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals, wilson
 from classwise.stats.ranks import row_correlations
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
-from classwise.training.folder import Run, epoch_weights
+from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
@@ -234,12 +234,15 @@ def by_superclass(outcomes: Outcomes) -> Outcomes:
     )
 
 
-def audit_each(context: Context, declared: Trainings) -> tuple[list[DataSetAudits], dict[str, str]]:
+def audit_each(
+    context: Context, declared: Trainings, *, last: bool = False
+) -> tuple[list[DataSetAudits], dict[str, str]]:
     """Train and audit the models of `declare` on each available data set.
 
     Args:
         context: context of the experiment.
         declared: the trainings, each with its data set, by kind and data set.
+        last: whether to audit the last saved epoch in place of the selected weights.
 
     Returns:
         The audits, and for each unavailable data set the reason.
@@ -252,9 +255,14 @@ def audit_each(context: Context, declared: Trainings) -> tuple[list[DataSetAudit
     for data, own in contexts.items():
         kinds = {name.partition(",")[0]: training for name, training in declared.items() if training.data == data}
         trained = own.train_all(kinds)
-        audits = {kind: under_pgd(own, model) for kind, model in trained.items()}
+        which = {kind: _last_epoch(model) if last else None for kind, model in trained.items()}
+        audits = {kind: under_pgd(own, model, which=which[kind]) for kind, model in trained.items()}
         audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
     return audited, absent
+
+
+def _last_epoch(run: Run) -> Which:
+    return epoch_weights("last", max(run.recipe.checkpoint_epochs))
 
 
 def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
@@ -1026,15 +1034,11 @@ class GapsOverEpochs(
 
     def run(self, context: Context) -> Findings:
         """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""
-        selected, absent = audit_each(context, self.trainings(context.scale))
+        audited, absent = audit_each(context, self.trainings(context.scale), last=True)
         rows, tables, figures, curves = [], list[Table](), [], dict[str, Mapping[int, ClassCounts]]()
-        audited = list[DataSetAudits]()
-        for one in selected:
-            epochs = _over_epochs(one)
-            data_set = epochs[max(epochs)]
-            audited.append(data_set)
+        for data_set in audited:
             counts, names = data_set.shown()
-            curves[data_set.data] = {epoch: saved.shown()[0] for epoch, saved in epochs.items()}
+            curves[data_set.data] = _over_epochs(data_set)
             history = trend_of({"AT": curves[data_set.data]}, names)
             caption = f"{data_set.data}: test images, PGD; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
@@ -1049,12 +1053,12 @@ class GapsOverEpochs(
         return Findings(tables=tables, figures=figures, tests=_gap_tests(audited, curves))
 
 
-def _over_epochs(one: DataSetAudits) -> Mapping[int, DataSetAudits]:
-    """The same with the weights after each saved epoch, from 1, in place of the selected ones."""
+def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
+    """Counts of the shown classes of the test images after each saved epoch, from 1."""
     run = one.trained[ADVERSARIAL]
     epochs = run.recipe.checkpoint_epochs
     audits = {epoch: under_pgd(one.context, run, which=epoch_weights("last", epoch)) for epoch in epochs}
-    return {epoch: replace(one, audits={ADVERSARIAL: audit}) for epoch, audit in audits.items()}
+    return {epoch: replace(one, audits={ADVERSARIAL: audit}).shown()[0] for epoch, audit in audits.items()}
 
 
 def _gap_tests(audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:

@@ -358,6 +358,19 @@ def test_a_plan_may_grow_but_not_change(tmp_path: Path) -> None:
     assert [cell.overrides for cell in sweep.cells()] == [{}, {}]
 
 
+def test_the_files_of_a_recipe_may_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("base.yaml").write_text("extends: at\nepochs: 3\n")
+    Path("mine.yaml").write_text("extends: base.yaml\ndescription: ours\n")
+    plan = DIGITS | {"recipes": ["mine.yaml"]}
+    prepare_sweep(plan, "sweep")
+    Path("mine.yaml").write_text("extends: base.yaml\ndescription: the same settings\n")
+    prepare_sweep(plan | {"seeds": [0, 1]}, "sweep")
+    Path("base.yaml").write_text("extends: at\nepochs: 4\n")
+    with pytest.raises(ClasswiseError, match=r"cell mine-digits-seed0 whose recipe .*mine.yaml had other settings"):
+        prepare_sweep(plan, "sweep")
+
+
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ClasswiseError, match="is not empty and contains no sweep"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.ownership import OWNER, owned
 from classwise.core.progress import NullProgress
 from classwise.core.progress_record import FILE, recorded
-from classwise.sweeps.cells import SweepFolder
+from classwise.sweeps.cells import CHANGED, SweepFolder
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.run import prepare_sweep
 from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
@@ -124,6 +126,32 @@ def test_a_finished_cell_that_gets_another_audit_is_queued(sweep: SweepFolder) -
     prepare_sweep(plan | {"audits": {"audit": {}, "more": {"attack": "fgsm"}}}, sweep.path)
     assert status(sweep).state == "queued"
     assert "more" in (task / JOB).read_text()
+    with owned(task):
+        craft(sweep, start(), {"event": CHANGED})
+        assert status(sweep).state == "running"  # with the former audits
+    craft(sweep, start(), {"event": CHANGED}, end(0))
+    assert status(sweep).state == "queued"
+
+
+@pytest.mark.parametrize("place", ["ours.safetensors", "ours/checkpoints/best.safetensors"])
+@pytest.mark.parametrize("field", ["model", "weights"])
+def test_a_finished_cell_whose_model_was_replaced_is_queued(tmp_path: Path, place: str, field: str) -> None:
+    file, other = tmp_path / place, tmp_path / "other.safetensors"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    path = str(tmp_path / Path(place).parts[0])
+    model = path if field == "model" else {"model": "small-cnn", "weights": path}
+    sweep = prepare_sweep({"models": [model], "data": ["digits"]}, tmp_path / "sweep")
+    soon = datetime.fromtimestamp(file.stat().st_ctime + 0.001, UTC).isoformat()
+    craft(sweep, start() | {"time": soon}, end(0))
+    assert status(sweep).state == "finished"
+    time.sleep(0.01)
+    other.touch()
+    os.utime(other, (0, 0))
+    other.replace(file)  # an older file, by its date
+    assert status(sweep).state == "queued"
+    file.unlink()
+    assert status(sweep).state == "finished"  # unknown
 
 
 def test_counts() -> None:

@@ -40,6 +40,7 @@ class Cell:
         audits: the options of ``classwise audit``, and ``which`` weights, by the audit's name.
         model: the model that is audited without a training; empty for a training run.
         model_settings: its other settings, as in a plan.
+        recipe_sha256: SHA-256 of the settings of a recipe that is a file; empty for a name or if unknown.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Cell:
     audits: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     model: str = ""
     model_settings: Mapping[str, Any] = field(default_factory=dict)
+    recipe_sha256: str = ""
 
     def calls(self, run: Path, device: str = "cpu") -> tuple[Call, ...]:
         """The training into a run folder, if there is one, and the audits; each continues its own work."""
@@ -79,6 +81,11 @@ class Cell:
         given |= {key: ",".join(map(str, given[key])) for key in ("mean", "std") if key in given}
         chosen = [f"{name}={_yaml(value)}" for name, value in self.model_settings.get("set", {}).items()]
         return given | ({"model_set": chosen} if chosen else {})
+
+    def model_files(self) -> list[Path]:
+        """The files of the model and its weights that are on this machine; of a run folder those in ``checkpoints``."""
+        paths = [Path(path) for path in (self.model, self.model_settings.get("weights")) if path]
+        return [file for path in paths for file in (path, *path.glob("checkpoints/*")) if file.is_file()]
 
     def override_texts(self) -> dict[str, str]:
         """The overrides as ``--set`` takes them, in YAML."""
@@ -218,6 +225,9 @@ class SweepFolder:
             was, given = (getattr(cell, name) for cell in (before, now))
             if was != given:
                 raise ClasswiseError(_other(self.path, now.name, name, was, given))
+        if before.recipe_sha256 and before.recipe_sha256 != now.recipe_sha256:
+            what = f"a cell {now.name} whose recipe {now.recipe} had other settings"
+            raise ClasswiseError(f"{self.path} contains {what}; give another --out")
         for name in before.audits.keys() & now.audits.keys():
             if before.audits[name] != now.audits[name]:
                 raise ClasswiseError(

@@ -207,7 +207,7 @@ class Plan:
                 raise ClasswiseError(f"plan: {name} is not an override; use the field {axis} of the plan")
         source = recipe_source(recipe)
         images = data_source(usual[recipe] if data is None else data)
-        parts = [slug(Path(recipe).stem if Path(recipe).suffix in (".yaml", ".yml") else recipe)]
+        parts = [slug(Path(recipe).stem if _is_file(recipe) else recipe)]
         parts += [] if budget == FULL else [slug(budget)]
         parts += [_named(images), *filter(None, [label(overrides)])]
         method, audits = "-".join(parts), self._options()
@@ -274,9 +274,18 @@ def read_recipe(cell: Cell) -> Recipe:
         raise ClasswiseError(f"cell {cell.name}: {error}") from error
 
 
+def with_digest(cell: Cell) -> Cell:
+    """The cell, with the SHA-256 of the settings of a recipe that is a file, so that a change of it is found."""
+    return dataclasses.replace(cell, recipe_sha256=read_recipe(cell).digest()) if _is_file(cell.recipe) else cell
+
+
 def recipe_source(recipe: str) -> str:
     """A recipe's name, or the absolute path of its file."""
-    return str(Path(recipe).absolute()) if Path(recipe).suffix in (".yaml", ".yml") else recipe
+    return str(Path(recipe).absolute()) if _is_file(recipe) else recipe
+
+
+def _is_file(recipe: str) -> bool:
+    return Path(recipe).suffix in (".yaml", ".yml")
 
 
 def _named(images: str) -> str:

@@ -16,7 +16,7 @@ from classwise.core.progress_display import listening
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.choice import executor_of
-from classwise.sweeps.plan import Plan
+from classwise.sweeps.plan import Plan, with_digest
 from classwise.sweeps.status import CellStatus, cell_status, counts_text, sweep_status
 
 
@@ -90,7 +90,7 @@ def prepare_sweep(
         ClasswiseError: see `sweep`.
     """
     parsed = Plan.read(plan)
-    cells, folder = parsed.cells(), SweepFolder(Path(out))
+    cells, folder = [with_digest(cell) for cell in parsed.cells()], SweepFolder(Path(out))
     folder.check_new()
     with owned(folder.path):
         folder.write(cells, parsed.yaml(), {"device": device, "processes": processes, **settings})

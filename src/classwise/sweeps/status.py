@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -98,8 +99,8 @@ def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
     task = sweep.task(cell)
     lines = attempts(task)
     starts = [line for line in lines if line["event"] == "start"]
-    if not lines or lines[-1]["event"] == CHANGED:
-        return CellStatus(cell.name, "queued", len(starts), starts[-1]["host"] if starts else "")
+    if not starts:
+        return CellStatus(cell.name, "queued")
     start = starts[-1]  # an attempt that was taken over may end after the next one has started
     ends = [line for line in lines if line["event"] == "end" and line["attempt"] == start["attempt"]]
     about = {"name": cell.name, "attempts": len(starts), "host": start["host"]}
@@ -107,12 +108,23 @@ def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
         if is_alive(task, start["host"]):
             return CellStatus(state="running", **about, **_progress(sweep, cell))
         return CellStatus(state="killed", **about)
+    if any(line["event"] == CHANGED for line in lines[lines.index(start) :]) or _has_new_model(cell, start):
+        return CellStatus(state="queued", **about)
     status = ends[-1]["status"]
     if status == 0:
         return CellStatus(state="finished", **about)
     if status in _SIGNALLED:
         return CellStatus(state="stopped", **about)
     return CellStatus(state="failed", **about, error=_error(task, start, status))
+
+
+def _has_new_model(cell: Cell, start: dict[str, Any]) -> bool:
+    """Whether a file of a cell's model was written or replaced since an attempt has started.
+
+    Reads the time of the last change of the file or its metadata, which a copy with an older date does not set back.
+    """
+    since = datetime.fromisoformat(start["time"]).timestamp() if cell.model else 0
+    return any(file.stat().st_ctime > since for file in cell.model_files())
 
 
 def counts_text(cells: Iterable[CellStatus]) -> str:

@@ -164,6 +164,7 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, {name: (name,) for name in other.names}, ("method",))]
+            parts += filter(None, (_effects(other, attacks), _post_hoc(other, attacks)))
     absent = [method.name for method in METHODS if method.name not in comparison.names]
     pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
     note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
@@ -210,10 +211,15 @@ def _count(comparison: Comparison) -> int:
     return int(comparison.table["n"].iloc[0])
 
 
-def _effects(comparison: Comparison) -> str:
+def _title(text: str, attacks: str) -> str:
+    """The title of a table of differences, with the attacks if they are not those of the page."""
+    return f"{text}{f' under {attacks}' if attacks else ''}, points"
+
+
+def _effects(comparison: Comparison, attacks: str = "") -> str:
     pairs = [*CONTROLS.items(), ("FAAL-0.3-AWP", "FAAL-0.3"), (FROM_SMALLER.name, LAST[1].name)]
     pairs.append((f"{FROM_SMALLER.name}+adjusted", f"{LAST[1].name}+adjusted"))
-    return _differences(comparison, "Each method minus its control, points", pairs)
+    return _differences(comparison, _title("Each method minus its control", attacks), pairs)
 
 
 def _against_adjustment(comparison: Comparison) -> str:
@@ -228,11 +234,11 @@ def _against_adjustment(comparison: Comparison) -> str:
     return _differences(comparison, "Class-wise training minus AT with adjusted logits, points", pairs)
 
 
-def _post_hoc(comparison: Comparison) -> str:
+def _post_hoc(comparison: Comparison, attacks: str = "") -> str:
     pairs = [(method.name, method.of.name) for method in _ADJUSTED] + [
         (method.name, method.of.name) for method in _INTERPOLATED
     ]
-    return _differences(comparison, "After training minus before, points", pairs)
+    return _differences(comparison, _title("After training minus before", attacks), pairs)
 
 
 def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, str]]) -> str:

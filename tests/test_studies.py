@@ -313,10 +313,13 @@ def test_suites_are_run_where_they_are_named(
     audits = fine_tuned / "runs" / "seed-0" / "AT" / "audits"
     assert [folder.name for folder in audits.iterdir()] == ["pgd"]
     monkeypatch.setenv("KEEP", str(fine_tuned / "runs"))
-    monkeypatch.setenv("METHODS", "AT")
+    monkeypatch.setenv("METHODS", "AT,FAAL-0.3")
     monkeypatch.setenv("SUITES", "apgd")
     monkeypatch.delenv("SEEDS", raising=False)
-    assert "under APGD-CE and APGD-T, 50 test images" in real_size.STUDY.run(quick=True)
+    page = real_size.STUDY.run(quick=True)
+    assert "accuracy under APGD-CE and APGD-T, 50 test images" in page
+    table = page.partition("### Each method minus its control under APGD-CE and APGD-T, points")[2]
+    assert "| FAAL-0.3 minus AT | 0 |" in table.partition("###")[0]
     assert sorted(folder.name for folder in audits.iterdir()) == ["apgd", "pgd"]
     monkeypatch.setenv("SUITES", "apgd,fgsm")
     with pytest.raises(SystemExit) as ended:

@@ -294,6 +294,18 @@ def test_effects_are_shown_under_each_attack_of_a_cascade(tmp_path: Path, monkey
     assert (counts["pgd-margin"] <= counts["pgd"]).all()
 
 
+def test_a_stopped_audit_is_not_finished(fine_tuned: Path, tmp_path: Path) -> None:
+    """Its seconds are recorded, too."""
+    weights = Path((fine_tuned / "runs" / "seed-0" / "AT" / "weights.txt").read_text())
+    data = cw.load_data("digits", split="test", subset=20)
+    audit = cw.audit(weights, data, "Linf:0.1", "fgsm", out=tmp_path / "audit", guards="off", max_time=1e-9)
+    assert not audit.complete
+    assert not methods.finished(tmp_path / "audit")
+    assert not methods.finished(tmp_path)
+    cw.audit(weights, data, "Linf:0.1", "fgsm", out=tmp_path / "audit", guards="off", resume=True)
+    assert methods.finished(tmp_path / "audit")
+
+
 @pytest.mark.parametrize(
     ("weak", "strong", "shown"),
     [

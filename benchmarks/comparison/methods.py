@@ -366,4 +366,4 @@ def seeds(default: str = "0") -> list[int]:
 def finished(folder: Path) -> bool:
     """Whether the folder contains a finished audit."""
     about = folder / "audit.json"
-    return about.is_file() and "seconds" in json.loads(about.read_text()).get("environment", {})
+    return about.is_file() and json.loads(about.read_text())["complete"]

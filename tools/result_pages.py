@@ -35,7 +35,7 @@ def board(page: Path) -> None:
 
 
 def real_size(page: Path) -> None:
-    """Write the comparison of the models at half width from their recorded audits."""
+    """Write the comparison of the models of the study at half width from their recorded audits."""
     comparison = STUDY.comparison(STUDY.root(quick=False), recorded=True)
     assert comparison is not None
     cw.report(of_common_seeds(comparison), page)

@@ -160,14 +160,16 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     )
     if len(comparison.names) >= 3:
         parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
+    note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
     for suite, attacks in SHOWN_SUITES.items():
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, {name: (name,) for name in other.names}, ("method",))]
-            parts += filter(None, (_effects(other, attacks), _post_hoc(other, attacks)))
+            parts += [
+                f"{section}\n{note}" for section in (_effects(other, attacks), _post_hoc(other, attacks)) if section
+            ]
     absent = [method.name for method in METHODS if method.name not in comparison.names]
     pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
-    note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
     parts += [f"{section}\n{note}" for section in pairs if section]
     parts += filter(None, [_by_seed(comparison, root, f"{data}. Intervals for new images.\n"), _agreement(common)])
     if absent:

@@ -18,9 +18,7 @@ from classwise.stats.intervals import (
     Estimate,
     class_intervals,
     lowest_interval,
-    score_interval,
     sidak,
-    two_sided_z,
     wilson,
 )
 from classwise.stats.metrics import (
@@ -34,6 +32,7 @@ from classwise.stats.metrics import (
     worst_class,
     worst_share,
 )
+from classwise.stats.stratified import class_mean
 
 FIFTH = 0.2
 """The share of the classes in `worst_fifth`."""
@@ -50,16 +49,8 @@ def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def macro(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The mean of the class accuracies, with a score interval.
-
-    The effective sample size is that of a binomial proportion of equal variance, (1/C^2) sum_c a_c (1 - a_c) / n_c.
-    """
-    accuracy, images = counts.accuracy[counts.present], counts.count[counts.present]
-    mean = overall_macro(counts.accuracy)
-    variance = float((accuracy * (1 - accuracy) / images).sum()) / len(images) ** 2
-    effective = mean * (1 - mean) / variance if variance > 0 else float(images.sum())
-    low, high = score_interval(mean, effective, two_sided_z(alpha))
-    return Estimate(mean, float(low), float(high))
+    """The mean of the class accuracies, with the interval of `classwise.stats.stratified.class_mean`."""
+    return class_mean(counts, alpha)
 
 
 def worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
@@ -105,22 +96,27 @@ def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The accuracy of each class minus the mean over the classes, with intervals.
 
-    The difference is a weighted sum of independent proportions. Its interval combines the distances to the ends of
-    their intervals in quadrature (MOVER; Zou and Donner 2008). Unlike a bootstrap interval, it is not of zero width for
-    a class at 0 or 1.
+    It is (1 - 1/C) times the accuracy minus the mean over the other classes. Its interval combines the distances to the
+    ends of their intervals in quadrature (MOVER; Zou and Donner 2008). Unlike a bootstrap interval, it is not of zero
+    width for a class at 0 or 1.
 
     Returns:
         Differences, lower ends and upper ends: three (C,) arrays, NaN for absent classes.
     """
-    accuracy, present = counts.accuracy, counts.present
     low, high = class_intervals(counts, alpha)
-    below, above = ((np.where(present, gap, 0.0) ** 2) for gap in (accuracy - low, high - accuracy))
-    number = int(present.sum())
-    own, other = (1 - 1 / number) ** 2, 1 / number**2
-    down = np.sqrt(own * below + other * (above.sum() - above))
-    up = np.sqrt(own * above + other * (below.sum() - below))
-    value = accuracy - overall_macro(accuracy)
-    return value, value - down, value + up
+    value, down, up = np.full((3, counts.num_classes), np.nan)
+    present = np.flatnonzero(counts.present)
+    if len(present) == 1:
+        value[present] = down[present] = up[present] = 0.0
+        return value, down, up
+    for label in present:
+        rest, own = present[present != label], float(counts.accuracy[label])
+        others = class_mean(ClassCounts(counts.count[rest], counts.correct[rest]), alpha)
+        value[label] = own - others.value
+        down[label] = value[label] - math.hypot(own - low[label], others.high - others.value)
+        up[label] = value[label] + math.hypot(high[label] - own, others.value - others.low)
+    share = 1 - 1 / len(present)
+    return share * value, share * down, share * up
 
 
 def clean_and_robust(clean: ClassCounts, robust: ClassCounts, alpha: float = 0.05) -> Estimate:

@@ -8,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.coverage.base import Regime, simulated
+from classwise.analysis.drop import drop
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.stratified import class_mean, sum_of_class_means
 
@@ -92,3 +95,28 @@ def paired_means(repetitions: int) -> Iterator[Regime]:
                     return found.low, found.high, gained - lost
 
                 yield simulated(f"{classes} classes, {name}, {law}", draw, repetitions)
+
+
+def drops(repetitions: int) -> Iterator[Regime]:
+    """Level of the test that vulnerable and robust classes drop alike, where all classes do, for new images."""
+    laws = {"50 to 40 %": (0.5, 0.2), "90 to 88 %": (0.9, 0.022), "50 to 1 %": (0.5, 0.98), "30 to 1.5 %": (0.3, 0.95)}
+    for classes in (2, 10, 100):
+        for images in (4, 50):
+            for law, (accuracy, lost) in laws.items():
+                labels = np.repeat(np.arange(classes), images)
+
+                def draw(
+                    rng: np.random.Generator, labels: Ints = labels, accuracy: float = accuracy, lost: float = lost
+                ) -> tuple[float, float, float]:
+                    weak = rng.random(len(labels)) < accuracy
+                    strong = weak & (rng.random(len(labels)) >= lost)
+                    other = (labels + 1) % (int(labels.max()) + 1)
+                    attacks = {name: np.where(right, labels, other) for name, right in (("w", weak), ("s", strong))}
+                    table = Outcomes.from_predictions(labels, attacks=attacks)
+                    try:
+                        found = drop(table, "w", "s")
+                    except ClasswiseError:  # no class is vulnerable
+                        return 0.0, 0.0, 0.0
+                    return found.difference.low, found.difference.high, 0.0
+
+                yield simulated(f"{classes} classes, {images} images each, {law}", draw, max(repetitions // 5, 20))

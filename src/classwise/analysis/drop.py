@@ -5,23 +5,23 @@ kdd21 section 4.3: FGSM to PGD, transfer to N attack; iclr21 claims C8, C9. Also
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import PairedCounts, ratio
-from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, PairedCounts, ratio
+from classwise.stats.intervals import Estimate
 from classwise.stats.metrics import overall_micro, robust_classes, vulnerable_classes
 from classwise.stats.paired import class_differences
 from classwise.stats.resampling import halves
+from classwise.stats.stratified import p_value, sum_of_class_means
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,8 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
     The vulnerable classes are selected on one half of the images under the weaker attack, and the drops are measured on
     the other half; the halves are then swapped, and the two differences averaged. Without this sample splitting, a
     class with a low accuracy by chance would show too small a drop (regression to the mean). Classes are weighted
-    equally.
+    equally. Given a selection, the interval is that of `classwise.stats.stratified.sum_of_class_means`. The images of
+    each half enter both differences, so the ends of the two intervals are averaged, which is valid for any correlation.
 
     Args:
         outcomes: outcomes with both attacks.
@@ -84,14 +85,17 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
     labels, size = outcomes.labels, outcomes.num_classes
     pairs = PairedCounts.from_labels(labels, first, second, size)
     differences = class_differences(pairs, alpha)
-    half = halves(labels, seed)
-    parts = [PairedCounts.from_labels(labels[h], first[h], second[h], size) for h in (half, ~half)]
-    contrasts = [_contrast(parts[0], parts[1]), _contrast(parts[1], parts[0])]
-    # Given the selection on the other half, the contrast of a half is unbiased; the two use disjoint images.
-    vulnerable, robust, variance = np.mean(contrasts, axis=0)
-    value, deviation = vulnerable - robust, math.sqrt(variance / 2)
-    half_width = two_sided_z(alpha) * deviation
-    p_value = float(2 * special.ndtr(-abs(value) / deviation)) if deviation else float(value == 0)
+    change, half = first.astype(np.int64) - second, halves(labels, seed)
+    contrasts = [
+        _Contrast.select(ClassCounts.from_labels(labels[seen], first[seen], size), change[~seen], labels[~seen])
+        for seen in (half, ~half)
+    ]
+
+    def difference(level: float) -> Estimate:
+        """Given the selection on the other half, each contrast is unbiased."""
+        one, other = (contrast.interval(level) for contrast in contrasts)
+        return Estimate(*(sum(ends) / 2 for ends in zip(one, other, strict=True)))
+
     overall = overall_micro(pairs.first)
     frame = pd.DataFrame(
         {
@@ -106,20 +110,37 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
         },
         index=pd.Index(outcomes.class_names, name="class"),
     )
-    difference = Estimate(float(value), float(value - half_width), float(value + half_width))
-    return Drop(weak, strong, frame[frame["n"] > 0], float(vulnerable), float(robust), difference, p_value)
+    vulnerable, robust = (float(mean) for mean in np.mean([contrast.means() for contrast in contrasts], axis=0))
+    return Drop(weak, strong, frame[frame["n"] > 0], vulnerable, robust, difference(alpha), p_value(difference))
 
 
-def _contrast(selection: PairedCounts, evaluation: PairedCounts) -> tuple[float, float, float]:
-    """Mean drop of the vulnerable and of the robust classes, and the variance of their difference."""
-    accuracy, overall = selection.first.accuracy, overall_micro(selection.first)
-    n, b, c = evaluation.count, evaluation.only_first, evaluation.only_second
-    means, variance = list[float](), 0.0
-    for kind in (vulnerable_classes(accuracy, overall), robust_classes(accuracy, overall)):
-        members = kind & (n > 0)
-        if not members.any():
+@dataclass(frozen=True)
+class _Contrast:
+    """Drops of images (M,) with their labels, and the classes that are vulnerable and robust on other images."""
+
+    change: IntArray
+    labels: IntArray
+    kinds: tuple[BoolArray, BoolArray]
+
+    @classmethod
+    def select(cls, selection: ClassCounts, change: IntArray, labels: IntArray) -> Self:
+        accuracy, overall = selection.accuracy, overall_micro(selection)
+        seen = np.bincount(labels, minlength=selection.num_classes) > 0
+        kinds = vulnerable_classes(accuracy, overall) & seen, robust_classes(accuracy, overall) & seen
+        if not all(kind.any() for kind in kinds):
             raise ClasswiseError("on half of the images all classes have the overall accuracy; none is vulnerable")
-        spread = ratio(ratio(b + c, n) - ratio(b - c, n) ** 2, n)
-        means.append(float(ratio(b - c, n)[members].mean()))
-        variance += float(spread[members].sum()) / int(members.sum()) ** 2
-    return means[0], means[1], variance
+        return cls(change, labels, kinds)
+
+    def means(self) -> tuple[float, float]:
+        """Mean drop of the vulnerable and of the robust classes."""
+        count = np.bincount(self.labels, minlength=len(self.kinds[0]))
+        by_class = ratio(np.bincount(self.labels, self.change, minlength=len(count)), count)
+        vulnerable, robust = (float(by_class[kind].mean()) for kind in self.kinds)
+        return vulnerable, robust
+
+    def interval(self, level: float) -> Estimate:
+        """The first minus the second."""
+        vulnerable, robust = (kind / np.count_nonzero(kind) for kind in self.kinds)
+        weight: FloatArray = vulnerable - robust
+        ends = np.abs(weight)
+        return sum_of_class_means(self.change * weight[self.labels], self.labels, -ends, ends, level)

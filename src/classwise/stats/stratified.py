@@ -20,7 +20,7 @@ _RATIO = 2.0
 """Classes whose images have weights within this factor form a group."""
 _ROUNDING = 1e-12
 """Means and variances that are this near to 0 or 1 are 0 or 1."""
-_HALVINGS = 60
+_HALVINGS = 40
 """Bisection steps for a p-value."""
 _LEAST_P = 1e-100
 """The smallest p-value that the bisection finds."""

@@ -35,7 +35,15 @@ from classwise.papers.experiments.protocol import (
     unlabelled_note,
     with_rst,
 )
-from classwise.papers.interval_estimators import Resampled, exactly, interval, lowered, wider
+from classwise.papers.interval_estimators import (
+    IntervalEstimator,
+    Resampled,
+    exactly,
+    in_points,
+    interval,
+    lowered,
+    wider,
+)
 from classwise.papers.scales import Name, Scale
 from classwise.papers.tables import PRINTED, Key, by_name, class_table, estimate_cell, row_name, summary_table
 from classwise.reporting import formatting
@@ -334,7 +342,7 @@ class Drops(Experiment):
 
     def run(self, context: Context) -> Findings:
         """Measure the drop of every model, and test the claim."""
-        drops, rows, figures, untested = dict[str, Estimate](), [], [], list[Test]()
+        drops, parts, rows, figures, untested = dict[str, Estimate](), list[IntervalEstimator](), [], [], list[Test]()
         printed = self.printed()
         for name, table in self.tables(context).items():
             try:
@@ -344,9 +352,9 @@ class Drops(Experiment):
                 drops[name] = Estimate(math.nan, math.nan, math.nan)
                 continue
             drops[name] = class_drop.difference
+            parts.append(lambda level, of=table: in_points(drop(of, self.weak, self.strong, alpha=level).difference))  # type: ignore[misc]
             figures.append((class_drop.figure(), f"{name}."))
         estimand = f"drop from {self.weak} to {self.strong}: vulnerable classes minus the others, each defence"
-        parts = [interval(difference, 100) for difference in drops.values()]
         tests = untested or [Test(claim=self.claim, estimand=estimand, estimators=parts, covers=self.covers)]
         for name, difference in drops.items():
             printed_cells = [Cell(f"{printed[name]:+z.1f}")] if name in printed else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.text.audit import worst_line
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
-from classwise.stats.metric_intervals import _greatest_variance, variance
 from classwise.stats.worst_class import possibly_worst, significantly_above
 
 CLASSES, IMAGES, SUPERCLASSES = 4_000, 8_000, 100
@@ -113,24 +110,3 @@ def test_classes_of_equal_counts_are_compared_once_with_the_same_answer(monkeypa
         if (pair.count > 0).all():
             level = 0.05 / (int(counts.present.sum()) - 1)
             assert significantly_above(pair, level)[0, 1] == above[first, second]
-
-
-def test_the_greatest_variance_is_that_of_the_corners_or_a_bound_just_above(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where intervals of several widths lie inside each other: no threshold on their centres finds the corner."""
-    rng = np.random.default_rng(3)
-    for classes in [1, 2, 4, 5, 8, 10] * 20:
-        low = rng.random(classes) * 0.5
-        high = low + rng.choice((0.02, 0.2, 0.5), classes)
-        corners = [np.var(corner) for corner in itertools.product(*zip(low, high, strict=True))]
-        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 10)
-        assert _greatest_variance(low, high) == pytest.approx(max(corners), abs=1e-15)
-        monkeypatch.setattr("classwise.stats.metric_intervals._ALL_CORNERS", 0)
-        assert -1e-15 <= _greatest_variance(low, high) - max(corners) <= 0.5**2 / (4 * classes**2) + 1e-12
-
-
-def test_an_interval_of_the_variance_with_classes_of_few_images() -> None:
-    """The ends of a class of one image, 0.006 and 1, lie on both sides of those of classes of 50 and 100."""
-    counts = ClassCounts(np.array([1, 100, 200, 100]), np.array([1, 50, 100, 100]))
-    low, high = class_intervals(counts, simultaneous=True)
-    greatest = max(np.var(corner) for corner in itertools.product(*zip(low, high, strict=True)))
-    assert variance(counts).high == pytest.approx(greatest, abs=1e-15)

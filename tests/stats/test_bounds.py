@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts, Bounds
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import clopper_pearson, wilson
+from classwise.stats.intervals import clopper_pearson, proportion_interval
 from classwise.stats.metric import MetricInputs, all_metrics
 
 from .exact import EXACT
@@ -30,8 +30,8 @@ def upper(counts: ClassCounts) -> float:
 
 
 INTERVAL_ENDS: dict[str, Callable[[ClassCounts], float]] = {
-    "overall.low": lambda counts: float(wilson(counts.correct.sum(), counts.count.sum()).low),
-    "overall.high": lambda counts: float(wilson(counts.correct.sum(), counts.count.sum()).high),
+    "overall.low": lambda counts: float(proportion_interval(counts.correct.sum(), counts.count.sum()).low),
+    "overall.high": lambda counts: float(proportion_interval(counts.correct.sum(), counts.count.sum()).high),
     "worst.low": lambda counts: float(np.nanmin(clopper_pearson(counts.correct, counts.count).low)),
     "worst.high": lambda counts: float(np.nanmin(clopper_pearson(counts.correct, counts.count, upper(counts)).high)),
 }

@@ -5,7 +5,6 @@ kdd21 section 4.2 and Figure 2; iclr21 Figure 2; benz20 section 3.2.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,18 +15,18 @@ from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
-from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage, symmetry
-from classwise.stats.counts import FloatArray, IntArray, ratio
-from classwise.stats.intervals import Estimate, wilson
-from classwise.stats.ranks import row_correlations
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
+from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage
+from classwise.stats.correlations import Correlation, pearson_correlation
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
+from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.stratified import sum_of_class_means
 
 
 class Inside(NamedTuple):
     """Errors within the superclass, compared with errors across superclasses.
 
     Attributes:
-        share: share of the errors within the superclass, with Wilson's interval.
+        share: share of the errors within the superclass, with its `proportion_interval`.
         chance: that share if errors were distributed uniformly over the other classes.
         excess: share minus chance, with its interval; above 0 if errors concentrate within superclasses.
         contrast: the mean rate M_ij over the pairs of classes within a superclass, minus that over the pairs across
@@ -50,10 +49,10 @@ class Confused(AnalysisResult):
         matrix: (C, C) int64, images by label (row) and prediction (column).
         superclasses: the superclass of each class, or None.
         superclass_names: names of the superclasses.
-        pearson: correlation of the rates M_ij and M_ji over i < j, with its interval.
-        overlap: 1 - sum |M - M^T| / sum (M + M^T) of the rates, with its interval. The plug-in estimate and its
-            resamples are biased down: for few errors the interval may be below the value.
+        correlation: correlation of the rates M_ij and M_ji over i < j, with intervals of that of the true rates.
+        overlap: 1 - sum |M - M^T| / sum (M + M^T) of the rates, with its interval (`symmetric_share`).
         inside: the errors within the superclass; None without superclasses.
+        alpha: 1 minus the coverage of the intervals.
     """
 
     attack: str
@@ -61,9 +60,15 @@ class Confused(AnalysisResult):
     matrix: IntArray
     superclasses: tuple[int, ...] | None
     superclass_names: tuple[str, ...]
-    pearson: Estimate
+    correlation: Correlation
     overlap: Estimate
     inside: Inside | None
+    alpha: float
+
+    @property
+    def pearson(self) -> Estimate:
+        """`correlation` with its interval."""
+        return self.correlation.estimate(self.alpha)
 
     @property
     def order(self) -> IntArray:
@@ -84,17 +89,14 @@ class Confused(AnalysisResult):
         return heatmap(counts.grouped().condensed()[0], "rates")
 
 
-def confused(
-    outcomes: Outcomes, attack: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
-) -> Confused:
+def confused(outcomes: Outcomes, attack: str, *, alpha: float = 0.05, seed: int = 0) -> Confused:
     """Compute the confusion matrix of one attack, its symmetry and its errors within superclasses (kdd21 section 4.2).
 
     Args:
         outcomes: outcomes of an audit with ``early_stop=False``, or of external predictions.
         attack: name of the attack, or ``clean``.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.
-        resamples: number of resamples of the images.
-        seed: seed of the resampling.
+        seed: seed of the split of the images for the upper end of `Confused.overlap`.
 
     Raises:
         ClasswiseError: if the rows are not the last iterates of the attack.
@@ -103,62 +105,64 @@ def confused(
     rows = rows[rows["prediction"].notna()]
     predictions = rows["prediction"].to_numpy(dtype=np.int64)
     matrix = confusion(rows["label"].to_numpy(), predictions, outcomes.num_classes)
-    resampled = resampled_rows(matrix, resamples=resamples, seed=seed)
-    pearson, overlap = _symmetries(resampled)
-    observed = symmetry(confusion_rates(matrix))
     superclasses, inside = outcomes.meta.superclasses, None
     if superclasses is not None:
-        inside = _inside(matrix, resampled, np.asarray(superclasses), alpha)
+        group = np.asarray(superclasses)
+        inside = Inside(*_leakage(matrix, group, alpha), excess(matrix, group, alpha), contrast(matrix, group, alpha))
     return Confused(
         attack=outcomes.member(attack),
         class_names=outcomes.class_names,
         matrix=matrix,
         superclasses=superclasses,
         superclass_names=outcomes.meta.superclass_names,
-        pearson=percentiles(observed.pearson, pearson, alpha),
-        overlap=percentiles(observed.overlap, overlap, alpha),
+        correlation=rate_correlation(matrix),
+        overlap=symmetric_share(matrix, alpha, seed),
         inside=inside,
+        alpha=alpha,
     )
 
 
-def _symmetries(counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """`symmetry` of the rates of (R, C, C) counts: two (R,) arrays."""
-    size = counts.sum(axis=2)
-    present = np.flatnonzero(size[0] > 0)
-    rates = (counts / np.maximum(size, 1)[:, :, None])[:, present][:, :, present]
-    upper = np.triu_indices(len(present), k=1)
-    above, below = rates[:, upper[0], upper[1]], rates[:, upper[1], upper[0]]
-    return row_correlations(above, below), 1 - ratio(np.abs(above - below).sum(axis=1), (above + below).sum(axis=1))
+def rate_correlation(matrix: IntArray, superclasses: IntArray | None = None) -> Correlation:
+    """Correlation of the rates M_ij and M_ji over the pairs i < j of classes with images (kdd21 section 4.2).
 
-
-def _inside(matrix: IntArray, resampled: FloatArray, group: IntArray, alpha: float) -> Inside:
-    """Estimate the errors within superclasses from a matrix (C, C) and its resamples (R, C, C).
-
-    The interval of the excess, a difference of two estimates, is from MOVER (Zou and Donner 2008), which assumes
-    independence. The two are correlated; the fixed number of images per class compensates for that.
+    Args:
+        matrix: (C, C) confusion counts, label by prediction.
+        superclasses: (C,) the superclass of each class: only pairs of one superclass are used. None: all pairs.
     """
-    share, chance = superclass_leakage(matrix, group)
-    wrong = int(matrix.sum() - matrix.trace())
-    low, high = (float(end) for end in wilson(np.array(round(np.nan_to_num(share) * wrong)), np.array(wrong), alpha))
-    by_chance = percentiles(chance, _chances(resampled, group), alpha)
-    below, above = math.hypot(share - low, by_chance.high - chance), math.hypot(high - share, chance - by_chance.low)
-    excess = Estimate(share - chance, share - chance - below, share - chance + above)
-    contrasts = _contrasts(np.concatenate([matrix[None], resampled]), group)
-    contrast = percentiles(float(contrasts[0]), contrasts[1:], alpha)
-    return Inside(Estimate(share, low, high), chance, excess, contrast)
+    images = matrix.sum(axis=1)
+    first, second = np.triu_indices(len(matrix), k=1)
+    used = (images[first] > 0) & (images[second] > 0)
+    if superclasses is not None:
+        used &= superclasses[first] == superclasses[second]
+    first, second = first[used], second[used]
+    there, back = (ClassCounts(images[i], matrix[i, j]) for i, j in ((first, second), (second, first)))
+    return pearson_correlation(there, back)
 
 
-def _chances(counts: FloatArray, group: IntArray) -> FloatArray:
-    """The chance levels (R,) of `superclass_leakage` for (R, C, C) counts."""
-    errors = (counts * ~np.eye(len(group), dtype=np.bool_)).sum(axis=2)
-    chance = ratio((group[:, None] == group[None, :]).sum(axis=1) - 1, len(group) - 1)
-    return ratio(errors @ chance, errors.sum(axis=1))
+def symmetric_share(matrix: IntArray, alpha: float = 0.05, seed: int = 0) -> Estimate:
+    """1 - sum |M_ij - M_ji| / sum (M_ij + M_ji) of the rates over i < j, with an interval.
 
+    Noise enlarges the differences, so the value is biased down. The lower end is therefore valid as that of a linear
+    function with the observed signs of the differences. For the upper end one half of the images determines the signs
+    and the other one the sums, since with any fixed signs the sum of the differences is at most that of their absolute
+    values. Each end is from `sum_of_class_means`.
 
-def _contrasts(counts: FloatArray, group: IntArray) -> FloatArray:
-    """Mean rate within superclasses minus that across (R,), of (R, C, C) counts; pairs of absent classes excluded."""
-    size = counts.sum(axis=2, keepdims=True)
-    rates, present = counts / np.maximum(size, 1), size[0] > 0
-    same = group[:, None] == group[None, :]
-    inside, across = same & ~np.eye(len(group), dtype=np.bool_) & present, ~same & present
-    return ratio((rates * inside).sum((1, 2)), inside.sum()) - ratio((rates * across).sum((1, 2)), across.sum())
+    Args:
+        matrix: (C, C) confusion counts, label by prediction; absent classes are excluded.
+        alpha: 1 minus the coverage.
+        seed: seed of the halves.
+
+    Returns:
+        Fractions; NaN without errors; the upper end is 1 if a class has a single image.
+    """
+    present = matrix.sum(axis=1) > 0
+    counts = matrix[present][:, present]
+    generator = np.random.default_rng(seed)
+    halves = np.zeros_like(counts)
+    for row, values in enumerate(counts):
+        halves[row] = generator.multivariate_hypergeometric(values, int(values.sum()) // 2)
+    value, low, _ = _share(counts, counts, alpha)
+    if math.isnan(value) or (counts.sum(axis=1) < 2).any():
+        return Estimate(value, low, 1.0 if low == low else math.nan)
+    high = _share(counts - halves, halves, alpha).high
+    return Estimate(value, min(low, value), max(1.0 if math.isnan(high) else high, value))

@@ -34,7 +34,7 @@ from classwise.data.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, IntArray, ratio
-from classwise.stats.intervals import Estimate, wilson
+from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.paired import paired_interval, paired_p_value
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
@@ -81,15 +81,15 @@ class Homing(AnalysisResult):
         """A row for each pair of classes with a misclassified image, the most frequent first.
 
         Columns: ``truth`` and ``taken_for`` (names of the label and the prediction), ``misclassified`` and ``homing``
-        (counts), ``share`` (homing over misclassified) with ``low`` and ``high`` (Wilson; for new images and these
-        models). With a control also ``control`` (count), ``difference`` (share of homing images minus that of the
-        control) with ``difference_low`` and ``difference_high``, and ``p`` (McNemar test that the shares are equal),
-        which agree (`classwise.stats.paired.paired_interval`).
+        (counts), ``share`` (homing over misclassified) with ``low`` and ``high`` (`proportion_interval`; for new images
+        and these models). With a control also ``control`` (count), ``difference`` (share of homing images minus that of
+        the control) with ``difference_low`` and ``difference_high``, and ``p`` (McNemar test that the shares are
+        equal), which agree (`classwise.stats.paired.paired_interval`).
         """
         errors = self.misclassified
         truth, predicted = np.nonzero(errors)
         count, homing = errors[truth, predicted], self.homing[truth, predicted]
-        low, high = wilson(homing, count, self.alpha)
+        low, high = proportion_interval(homing, count, self.alpha)
         names = np.asarray(self.class_names, dtype=object)
         columns = {
             "truth": names[truth],

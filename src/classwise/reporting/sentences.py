@@ -18,7 +18,7 @@ from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.stats import metric_intervals
 from classwise.stats.confusion import confusion_rates, max_asymmetry, superclass_leakage, target_shares
-from classwise.stats.intervals import Estimate, wilson
+from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.metrics import overall_micro
 from classwise.stats.worst_class import above_any
 
@@ -199,7 +199,7 @@ def _targets(summary: AuditSummary) -> TargetShares:
 
 
 def _share(part: int, whole: int, alpha: float) -> Estimate:
-    low, high = wilson(part, whole, alpha)
+    low, high = proportion_interval(part, whole, alpha)
     return Estimate(part / whole, float(low), float(high))
 
 

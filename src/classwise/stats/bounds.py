@@ -18,7 +18,7 @@ import numpy as np
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import lowest_interval, wilson
+from classwise.stats.intervals import lowest_interval, proportion_interval
 from classwise.stats.metric_intervals import FIFTH
 from classwise.stats.metrics import classes_of_share, harmonic_mean
 from classwise.stats.worst_class import minimum
@@ -257,7 +257,9 @@ def overall_end(counts: BoundedCounts, alpha: float, *, end: int) -> Bounds[floa
     if math.isinf(counts.unplaced):
         return Bounds(0.0, 1.0)
     correct = int(counts.correct.sum())
-    ends = [wilson(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)]
+    ends = [
+        proportion_interval(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)
+    ]
     return Bounds(float(ends[0]), float(ends[1]))
 
 

@@ -14,13 +14,11 @@ from scipy import special
 
 from classwise.core.arguments import Level, checked
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
-from classwise.stats.intervals import Estimate, class_intervals, sidak, two_sided_z
+from classwise.stats.intervals import Estimate, clopper_pearson, sidak, two_sided_z
 from classwise.stats.metrics import max_class_discrepancy
 
 _HALVINGS = 60
 """Bisection steps."""
-_LEAST_DEGREES = 1e-3
-"""Degrees of freedom if all estimated variances are 0."""
 
 
 @checked
@@ -48,39 +46,58 @@ def unbiased_variance(counts: ClassCounts) -> float:
 
 @checked
 def variance(counts: ClassCounts, alpha: Level = 0.05) -> Estimate:
-    """CV of the true class accuracies: `unbiased_variance` with an interval.
+    """CV of the true class accuracies: `unbiased_variance` with the interval of `variance_bounds`.
+
+    Args:
+        counts: counts of C classes.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Fractions squared; NaN if a class has a single image.
+    """
+    value = unbiased_variance(counts)
+    if math.isnan(value):
+        return Estimate(value, value, value)
+    low, high = variance_bounds(counts, alpha)
+    return Estimate(value, min(low, value), max(high, value))
+
+
+@checked
+def variance_bounds(counts: ClassCounts, alpha: Level = 0.05) -> tuple[float, float]:
+    """Interval of CV of the true class accuracies; it contains the plug-in CV.
 
     Let Q = sum_c (a_c - mean)^2, with E[Q] = C CV + m. Given CV, Q is approximated by t times a noncentral chi-square
     variable with m/t degrees of freedom, which has mean C CV + m and variance 2 t m + 4 t C CV (after Patnaik 1949).
     The lower end inverts this distribution; the upper end inverts a score test, which is wider for few classes. The
     scale t is the larger of that of the sampling part, s2/s1, and that of the deviations, sum_c (a_c - mean)^2 v_c / Q,
     where s1 and s2 are the traces of P diag(v) and of its square, and P subtracts the mean. The variances v_c are at
-    the centres of Wilson's intervals, so that they are positive at accuracies 0 and 1.
+    least those at the centres of Wilson's intervals, so that they are positive at accuracies 0 and 1, and 1/4 for a
+    single image. At the lower end m = s1; at the upper end m is the unbiased estimate, 0 for a single image.
 
     Args:
         counts: counts of C classes; absent classes are excluded.
         alpha: 1 minus the coverage.
 
     Returns:
-        Fractions squared; NaN if a class has a single image.
+        Lower and upper end, fractions squared.
     """
     accuracy, sampling = _accuracies(counts)
     classes, z = len(accuracy), two_sided_z(alpha)
-    value = unbiased_variance(counts)
-    if math.isnan(value) or classes == 1:
-        return Estimate(value, value, value)
+    if classes == 1:
+        return 0.0, 0.0
     images, correct = counts.count[counts.present], counts.correct[counts.present]
     centre = (correct + z**2 / 2) / (images + z**2)
-    error = np.maximum(sampling, centre * (1 - centre) / images)
+    error = np.where(images > 1, np.fmax(sampling, centre * (1 - centre) / images), 0.25)
     squares = (accuracy - accuracy.mean()) ** 2
-    total, mean = float(squares.sum()), (1 - 1 / classes) * float(sampling.sum())
+    total, mean = float(squares.sum()), (1 - 1 / classes) * float(np.nansum(sampling))
     first = (1 - 1 / classes) * float(error.sum())
     second = (1 - 2 / classes) * float((error**2).sum()) + (float(error.sum()) / classes) ** 2
     scale = max(second / first, float(squares @ error) / total if total > 0 else 0.0)
-    low = scale * _least_noncentrality(total / scale, max(mean / scale, _LEAST_DEGREES), alpha / 2)
+    low = scale * _least_noncentrality(total / scale, first / scale, alpha / 2)
     middle = total - mean + 2 * scale * z**2
     high = middle + z * math.sqrt(max(4 * scale * (total - mean + scale * z**2) + 2 * second, 0.0))
-    return Estimate(value, min(low / classes, value), max(high / classes, value))
+    plug_in = total / classes
+    return min(low / classes, plug_in), min(max(high / classes, plug_in), 0.25)
 
 
 def _accuracies(counts: ClassCounts) -> tuple[FloatArray, FloatArray]:
@@ -127,13 +144,8 @@ def deviation_difference(one: ClassCounts, other: ClassCounts, factor: float = 1
 def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float = 1.0, alpha: Level = 0.05) -> Estimate:
     """MCD of ``one`` minus ``factor`` times MCD of ``other``; the value is the plug-in value.
 
-    Each end combines a lower bound of one MCD with an upper bound of the other, each with error probability alpha/4, so
-    that the images of the two may be the same (Bonferroni). The bounds:
-
-    - The class intervals are those of Clopper and Pearson, so that every error probability is exact or smaller.
-    - max_c L_c - min_c U_c exceeds MCD only if the interval of some class fails; the intervals are simultaneous.
-    - max_c U_c - min_c L_c is below MCD only if U_c fails for the true best class or L_c for the true worst one, so
-      these ends need no correction for the number of classes.
+    Each end combines a lower bound of one MCD with an upper bound of the other, both of `discrepancy_bounds` at
+    alpha/2 (Bonferroni), so that the images of the two may be the same.
 
     Args:
         one: counts of C classes.
@@ -144,17 +156,35 @@ def discrepancy_difference(one: ClassCounts, other: ClassCounts, factor: float =
     Returns:
         Fractions.
     """
-    (low_1, high_1), (low_2, high_2) = (_discrepancy_bounds(counts, alpha / 4) for counts in (one, other))
+    (low_1, high_1), (low_2, high_2) = (discrepancy_bounds(counts, alpha / 2) for counts in (one, other))
     first, second = (max_class_discrepancy(counts.accuracy) for counts in (one, other))
     return Estimate(first - factor * second, low_1 - factor * high_2, high_1 - factor * low_2)
 
 
-def _discrepancy_bounds(counts: ClassCounts, error: float) -> tuple[float, float]:
-    """Lower and upper bound of MCD, each of which fails with probability at most ``error``."""
-    low, high = class_intervals(counts, error, simultaneous=True, guaranteed=True)
-    least = max(float(np.nanmax(low) - np.nanmin(high)), 0.0)
-    low, high = class_intervals(counts, 2 * sidak(error, 2), guaranteed=True)
-    return least, float(np.nanmax(high) - np.nanmin(low)) if int(counts.present.sum()) > 1 else 0.0
+@checked
+def discrepancy_bounds(counts: ClassCounts, alpha: Level = 0.05) -> tuple[float, float]:
+    """Interval of MCD of the true class accuracies, from bounds L_c and U_c of Clopper and Pearson.
+
+    Each end fails with probability at most alpha/2:
+
+    - max_c L_c - min_c U_c exceeds MCD only if the interval of some class fails; the intervals are simultaneous.
+    - max_c U_c - min_c L_c is below MCD only if U_c fails for the true best class or L_c for the true worst one, so
+      these bounds need no correction for the number of classes.
+
+    Args:
+        counts: counts of C classes; absent classes are excluded.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Lower and upper end, fractions.
+    """
+    images, correct = counts.count[counts.present], counts.correct[counts.present]
+    if len(images) < 2:
+        return 0.0, 0.0
+    low, high = clopper_pearson(correct, images, sidak(alpha / 2, len(images)))
+    least = max(float(low.max() - high.min()), 0.0)
+    low, high = clopper_pearson(correct, images, 2 * sidak(alpha / 2, 2))
+    return least, float(high.max() - low.min())
 
 
 @checked
@@ -175,7 +205,7 @@ def discrepancy_ratio(one: ClassCounts, other: ClassCounts, alpha: Level = 0.05)
     0.
     """
     first, second = (
-        Estimate(max_class_discrepancy(counts.accuracy), *_discrepancy_bounds(counts, alpha / 4))
+        Estimate(max_class_discrepancy(counts.accuracy), *discrepancy_bounds(counts, alpha / 2))
         for counts in (one, other)
     )
     return _ratio(first, second)

@@ -1,25 +1,25 @@
 """Confidence intervals of metrics of all classes: CV, MCD, means, worst class, harmonic means and confusions.
 
-Simultaneous intervals of the classes form a box that contains all true class accuracies with probability 1 - alpha. The
-minimum and maximum of CV and MCD over the box bound them with at least that probability. The lower end of the worst
-class, and of the worst fifth, needs less correction for the number of classes (`classwise.stats.intervals`).
+The true class of an extreme is unknown, so that bounds of it need a correction for the number of classes on one side
+only (`classwise.stats.intervals.lowest_interval`, `classwise.stats.gap_intervals.discrepancy_bounds`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 
 from classwise.stats.confusion import max_asymmetry
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
+from classwise.stats.gap_intervals import discrepancy_bounds, variance_bounds
 from classwise.stats.intervals import (
     Estimate,
     class_intervals,
+    clopper_pearson,
     lowest_interval,
+    proportion_interval,
     sidak,
-    wilson,
 )
 from classwise.stats.metrics import (
     class_variance,
@@ -27,7 +27,6 @@ from classwise.stats.metrics import (
     hmw,
     max_class_discrepancy,
     nrr,
-    overall_macro,
     overall_micro,
     worst_class,
     worst_share,
@@ -36,15 +35,11 @@ from classwise.stats.stratified import class_mean
 
 FIFTH = 0.2
 """The share of the classes in `worst_fifth`."""
-_ALL_CORNERS = 10
-"""Up to this number of classes, all corners of a box are tried."""
-_HALVINGS = 50
-"""Bisection steps."""
 
 
 def overall(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """The accuracy over all images, with Wilson's interval."""
-    low, high = wilson(counts.correct.sum(), counts.count.sum(), alpha)
+    """The accuracy over all images, with its `proportion_interval`."""
+    low, high = proportion_interval(counts.correct.sum(), counts.count.sum(), alpha)
     return Estimate(overall_micro(counts), float(low), float(high))
 
 
@@ -76,21 +71,16 @@ def worst_fifth(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def discrepancy(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """Maximal class discrepancy (MCD): the highest class accuracy minus the lowest."""
-    low, high = _box(counts, alpha)
-    least = max(float(low.max() - high.min()), 0.0)
-    return Estimate(max_class_discrepancy(counts.accuracy), least, float(high.max() - low.min()))
+    """Maximal class discrepancy (MCD): the highest class accuracy minus the lowest, with `discrepancy_bounds`."""
+    return Estimate(max_class_discrepancy(counts.accuracy), *discrepancy_bounds(counts, alpha))
 
 
 def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
-    """Class-wise variance (CV), a fraction squared.
+    """Class-wise variance (CV), a fraction squared, with `variance_bounds`.
 
-    The greatest variance in a box is at a corner. All corners are tried for up to `_ALL_CORNERS` classes; for more the
-    maximum is bounded from above. At the least variance, every class is as near to one common point as its interval
-    allows.
+    The value is the plug-in CV, which sampling error biases up; the interval is of the CV of the true accuracies.
     """
-    low, high = _box(counts, alpha)
-    return Estimate(class_variance(counts.accuracy), _least_variance(low, high), _greatest_variance(low, high))
+    return Estimate(class_variance(counts.accuracy), *variance_bounds(counts, alpha))
 
 
 def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -134,11 +124,12 @@ def overall_and_worst(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 
 
 def asymmetry(matrix: IntArray, alpha: float = 0.05) -> Estimate:
-    """The largest abs(C_ij - C_ji) over pairs of classes, from simultaneous intervals of all these differences.
+    """The largest abs(C_ij - C_ji) over pairs of classes, from bounds of the rates by Clopper and Pearson.
 
-    The two rates of a pair are of images of two classes, so they are independent. The interval of a difference combines
-    the distances to the ends of Clopper and Pearson's intervals of its rates in quadrature (MOVER; Zou and Donner
-    2008). It is corrected for the number of pairs (Sidak).
+    The two rates of a pair are of images of two classes, so they are independent. The lower end is the largest of the
+    lower bounds of the pairs, which combine the distances to the bounds of the two rates in quadrature (MOVER; Zou and
+    Donner 2008) and are corrected for the number of pairs (Sidak). The upper end is the largest difference of an upper
+    and a lower bound; it fails only if a bound of the truly largest pair fails, so it needs no such correction.
 
     Args:
         matrix: (C, C) confusion counts, label by prediction.
@@ -150,17 +141,18 @@ def asymmetry(matrix: IntArray, alpha: float = 0.05) -> Estimate:
     value, images = max_asymmetry(matrix).gap, matrix.sum(axis=1, keepdims=True)
     if math.isnan(value):
         return Estimate(value, value, value)
-    level = sidak(alpha, math.comb(np.count_nonzero(images), 2))
     base = int(images.max()) + 1
     cells, place = np.unique(base * images + matrix, return_inverse=True)  # most cells of many classes are equal
-    ends = class_intervals(ClassCounts(*np.divmod(cells, base)), level, guaranteed=True)
-    low, high = (end[place].reshape(matrix.shape) for end in ends)
-    rates = ratio(matrix, images)
-    gaps = rates - rates.T
-    np.fill_diagonal(gaps, np.nan)
-    lower = np.nanmax(gaps - np.hypot(rates - low, (high - rates).T))
-    upper = np.nanmax(gaps + np.hypot(high - rates, (rates - low).T))
-    return Estimate(value, max(float(lower), 0.0), min(float(upper), 1.0))
+    count, correct = np.divmod(cells, base)
+
+    def bounds(level: float) -> list[FloatArray]:
+        return [end[place].reshape(matrix.shape) for end in clopper_pearson(correct, count, level)]
+
+    rates, other = ratio(matrix, images), ~np.eye(len(matrix), dtype=np.bool_)
+    low, high = bounds(sidak(alpha, math.comb(np.count_nonzero(images), 2)))
+    lower = np.nanmax((rates - rates.T - np.hypot(rates - low, (high - rates).T))[other])
+    low, high = bounds(2 * sidak(alpha / 2, 2))
+    return Estimate(value, max(float(lower), 0.0), float(np.nanmax((high - low.T)[other])))
 
 
 def target_share(matrix: IntArray, alpha: float = 0.05) -> Estimate:
@@ -180,42 +172,3 @@ def target_share(matrix: IntArray, alpha: float = 0.05) -> Estimate:
     if not wrong.any():
         return Estimate(math.nan, math.nan, math.nan)
     return best(ClassCounts(np.full_like(wrong, wrong.sum()), wrong), alpha)
-
-
-def _box(counts: ClassCounts, alpha: float) -> tuple[FloatArray, FloatArray]:
-    low, high = class_intervals(counts, alpha, simultaneous=True)
-    return low[counts.present], high[counts.present]
-
-
-def _greatest_variance(low: FloatArray, high: FloatArray) -> float:
-    """Maximal variance of numbers in intervals with ends (C,); for many classes a tight upper bound of it.
-
-    For every point m the variance is at most mean_c (distance of m to the farther end of class c)^2. The bound is the
-    minimum over m, at which m is the mean of the farther ends. (The exact maximum is NP-hard; Ferson et al. 2002.)
-    """
-    classes = np.arange(len(low))
-    if len(low) <= _ALL_CORNERS:
-        upper = (np.arange(2 ** len(low))[:, None] >> classes) % 2 == 1
-        return float(np.where(upper, high, low).var(axis=1).max())
-    below, above = 0.0, 1.0
-    for _ in range(_HALVINGS):
-        middle = (below + above) / 2
-        farther = np.where(low + high > 2 * middle, high, low)
-        below, above = (middle, above) if farther.mean() > middle else (below, middle)
-    return float((np.maximum(abs(low - below), abs(high - below)) ** 2).mean())
-
-
-def _least_variance(low: FloatArray, high: FloatArray) -> float:
-    """Minimum over m of mean_c (distance of m to [low_c, high_c])^2: convex in m, quadratic between the ends."""
-    if low.max() <= high.min():
-        return 0.0
-    ends = np.unique(np.concatenate([low, high]))
-    best = math.inf
-    for left, right in itertools.pairwise(ends):
-        middle = (left + right) / 2
-        nearest = np.where(high < middle, high, np.where(low > middle, low, np.nan))
-        outside = ~np.isnan(nearest)
-        if outside.any():
-            point = float(np.clip(nearest[outside].mean(), left, right))
-            best = min(best, float(((nearest[outside] - point) ** 2).sum()) / len(low))
-    return best

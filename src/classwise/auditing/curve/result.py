@@ -19,7 +19,7 @@ from classwise.core.errors import ClasswiseError, did_you_mean, printable
 from classwise.core.storage import ResultFolder
 from classwise.core.tables import facts_of, read_table, write_table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
-from classwise.stats.intervals import class_intervals, two_sided_z, wilson
+from classwise.stats.intervals import class_intervals, proportion_interval
 
 RADII = "radii.parquet"
 """The file of a curve in its folder."""
@@ -132,7 +132,7 @@ class Curve(RichDisplay):
             count[row], robust[row] = counts.count, counts.correct
             tested[row] = ClassCounts.from_labels(self._labels, self.tested(radius), counts.num_classes).correct
         total, correct = count.sum(axis=1), robust.sum(axis=1)
-        overall = wilson(correct, total, self.alpha)
+        overall = proportion_interval(correct, total, self.alpha)
         by_class = class_intervals(ClassCounts(count.ravel(), robust.ravel()), self.alpha)
         columns = {
             "n": (total, count),

@@ -56,7 +56,7 @@ from classwise.reporting.formatting import NONE, percent
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, wilson
+from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.ranks import spearman
 from classwise.training.folder import Run
 
@@ -559,7 +559,7 @@ class HomingMatrix(_Homing):
         """Compute both matrices, and test claim C19 over all pairs."""
         matrices = homing_matrices(context)
         home, errors = int(matrices.homing.sum()), int(matrices.misclassified.sum())
-        low, high = (float(end) for end in wilson(np.array(home), np.array(errors)))
+        low, high = (float(end) for end in proportion_interval(np.array(home), np.array(errors)))
         share = Estimate(home / errors if errors else math.nan, low, high)
         beyond = matrices.difference()
         rows = [

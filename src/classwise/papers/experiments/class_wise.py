@@ -70,7 +70,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.gap_intervals import discrepancy_difference
-from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
 from classwise.stats.ranks import row_correlations
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
 from classwise.training.folder import Run, Which, epoch_weights
@@ -186,7 +186,7 @@ class DataSetAudits:
         if least < LEAST_IMAGES:
             return f"{least} test images in a class, of at least {LEAST_IMAGES}"
         chance = BEYOND_CHANCE / int(counts.present.sum())
-        low, _ = wilson(counts.correct.sum(), counts.count.sum())
+        low, _ = proportion_interval(counts.correct.sum(), counts.count.sum())
         if low <= chance:
             return f"the total is not above {BEYOND_CHANCE} times chance ({100 * chance:.3g} percent)"
         return ""
@@ -922,7 +922,7 @@ def pair_tables(
         rates = matrix / matrix.sum(axis=1, keepdims=True)
         mean_rate = Cell(f"{100 * rates[~np.eye(len(matrix), dtype=np.bool_)].mean():.1f}")
         for label, predicted in named:
-            low, high = wilson(matrix[label, predicted], matrix[label].sum())
+            low, high = proportion_interval(matrix[label, predicted], matrix[label].sum())
             rate = estimate_cell(Estimate(float(rates[label, predicted]), float(low), float(high)))
             rows.append(Row(f"{data}: {names[label]} as {names[predicted]}", [rate, mean_rate, Cell(printed[title])]))
     heads = ("class and prediction", "percent of the class", "mean of all pairs", "paper")

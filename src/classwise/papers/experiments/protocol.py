@@ -29,7 +29,7 @@ from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, F
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, two_sided_z, wilson
+from classwise.stats.intervals import Estimate, proportion_interval, two_sided_z
 from classwise.stats.resampling import halves
 from classwise.training import SCHEDULES
 from classwise.training.folder import Run, Which
@@ -265,12 +265,12 @@ def unlabelled_note(context: Context) -> str:
 
 
 def proportion(where: BoolArray) -> Estimate:
-    """Share of true values with its 95 % Wilson interval.
+    """Share of true values with its 95 % `proportion_interval`.
 
     Args:
         where: (N,) bool.
     """
-    low, high = wilson(where.sum(), len(where))
+    low, high = proportion_interval(where.sum(), len(where))
     return Estimate(float(where.mean()), float(low), float(high))
 
 

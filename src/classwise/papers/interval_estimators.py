@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats import gap_intervals, metric_intervals
-from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes
+from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, student, two_sided_z
 from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies
+from classwise.stats.stratified import sum_of_class_means
 
 IntervalEstimator = Callable[[float], Estimate]
 """Maps an error level to an estimate with its interval."""
@@ -209,6 +210,8 @@ Statistic = Callable[[FloatArray], FloatArray]
 
 _PERCENTILE_LEVEL = 0.05
 """The level at which percentiles are estimated; below it, too few resamples are in the tails."""
+_POINTS = 20
+"""Random class accuracies at which an affine statistic equals its weighted sum."""
 
 
 class Resampled:
@@ -240,20 +243,51 @@ class Resampled:
             raise ClasswiseError(f"class {label} has no image; resampling requires at least one image per class")
         self.count, self.right, self.labels = count, right, index
         self.accuracy = np.stack([ClassCounts.from_labels(index, row, num_classes).accuracy for row in right])
-        self.resampled = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)
+        drawn = resampled_accuracies(right, index, num_classes, resamples=resamples, seed=seed)
+        # A resample has the variance with n in place of n - 1
+        self.resampled = self.accuracy + (drawn - self.accuracy) * np.sqrt(ratio(count, count - 1))
 
-    def estimate(self, statistic: Statistic, level: float = 0.05) -> Estimate:
-        """Estimate a statistic of the class accuracies, with an interval of error level ``level``.
+    def estimate(self, statistic: Statistic, level: float = ALPHA) -> Estimate:
+        """Estimate a statistic of the class accuracies, with an interval of error level ``level``; see `part`."""
+        return self.part(statistic)(level)
 
-        The interval is value +- r. The half-width r is the larger distance from the value to the 2.5 % and 97.5 %
-        percentiles, scaled to the level by normal quantiles: minima and variances of resamples are biased to one side.
-        Where no resample differs, r is the largest change that one image causes.
+    def part(self, statistic: Statistic, scale: float = 1.0) -> IntervalEstimator:
+        """The interval estimator (a function of the level) of a statistic, times ``scale`` (100 for points).
+
+        If the statistic is affine in the class accuracies, such as the difference of two totals, the interval is that
+        of `classwise.stats.stratified.sum_of_class_means`. For another statistic it is value +- r. The half-width r is
+        the larger distance from the value to the 2.5 % and 97.5 % percentiles of the resamples, scaled to the level by
+        normal quantiles: minima and variances of resamples are biased to one side. Where no resample differs, r is the
+        largest change that one image causes. The ends are NaN if a class has a single image, which has no variance.
         """
-        value = float(statistic(self.accuracy))
-        low, high = np.quantile(statistic(self.resampled), (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
-        half_width = max(value - float(low), float(high) - value, 0.0) or self._of_one_image(statistic, value)
-        half_width *= two_sided_z(level) / two_sided_z(_PERCENTILE_LEVEL)
-        return Estimate(value, value - half_width, value + half_width)
+        value, coefficients = float(statistic(self.accuracy)), self._affine(statistic)
+        if coefficients is not None:
+            values = (coefficients[:, self.labels] * self.right).sum(axis=0)
+            low, high = (np.minimum(coefficients, 0).sum(axis=0), np.maximum(coefficients, 0).sum(axis=0))
+            constant = value - float((coefficients * self.accuracy).sum())
+
+            def at(level: float) -> Estimate:
+                estimate = sum_of_class_means(values, self.labels, low, high, level)
+                return Estimate(*(scale * (constant + end) for end in estimate))
+
+            return at
+        ends = np.quantile(statistic(self.resampled), (_PERCENTILE_LEVEL / 2, 1 - _PERCENTILE_LEVEL / 2))
+        reach = max(value - float(ends[0]), float(ends[1]) - value, 0.0) or self._of_one_image(statistic, value)
+        return interval(Estimate(value, value - reach, value + reach), scale)
+
+    def _affine(self, statistic: Statistic) -> FloatArray | None:
+        """Coefficients (K, C) of the class accuracies, if the statistic is a constant plus their weighted sum."""
+        rows, classes = self.accuracy.shape
+        start = np.asarray(statistic(np.zeros_like(self.accuracy)))
+        coefficients = np.empty_like(self.accuracy)
+        for row in range(rows):
+            unit = np.zeros((classes, rows, classes))
+            unit[:, row] = np.eye(classes)
+            coefficients[row] = statistic(unit) - start
+        points = np.random.default_rng(0).random((_POINTS, rows, classes))
+        if not np.allclose(statistic(points), start + (points * coefficients).sum(axis=(1, 2)), rtol=0, atol=1e-9):
+            return None
+        return coefficients
 
     def _of_one_image(self, statistic: Statistic, value: float) -> float:
         """Largest change of the statistic if the outcome of one image changes."""
@@ -263,10 +297,6 @@ class Resampled:
         inwards = np.where(self.accuracy[row, label] > 0.5, -1, 1)
         changed[np.arange(rows * classes), row, label] += inwards / self.count[label]
         return float(np.abs(statistic(changed) - value).max())
-
-    def part(self, statistic: Statistic, scale: float = 1.0) -> IntervalEstimator:
-        """`estimate` as an interval estimator (a function of the level), times ``scale`` (100 for points)."""
-        return interval(self.estimate(statistic), scale)
 
     def total(self, first: int = 0, second: int = 1) -> IntervalEstimator:
         """Macro accuracy of row ``first`` minus that of row ``second``, in points."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,6 +22,8 @@ class Regime(NamedTuple):
         below: share of the repetitions whose upper end is below the truth.
         width: median width of the interval, in the unit of the truth; NaN for a test.
         repetitions: number of repetitions; 0 if the shares are exact.
+        again: simulates the regime with other random numbers, in a number of repetitions; None if it is exact. The
+            lowest coverage of many regimes is low by chance, too; that of a repetition of this regime is not.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Regime(NamedTuple):
     below: float
     width: float
     repetitions: int
+    again: Callable[[int], Regime] | None = None
 
     @property
     def coverage(self) -> float:
@@ -37,7 +41,7 @@ class Regime(NamedTuple):
     @property
     def standard_error(self) -> float:
         """Standard error of `coverage` at 95 %."""
-        return float(np.sqrt(0.95 * 0.05 / self.repetitions)) if self.repetitions else 0.0
+        return math.sqrt(0.95 * 0.05 / self.repetitions) if self.repetitions else 0.0
 
 
 Simulation = Callable[[int], Iterator[Regime]]
@@ -46,15 +50,16 @@ Draw = Callable[[np.random.Generator], tuple[float, float, float]]
 """Draws data and returns the lower end, the upper end and the truth, which may differ between repetitions."""
 
 
-def simulated(name: str, draw: Draw, repetitions: int) -> Regime:
-    """Simulate a regime; its random numbers depend on its name only.
+def simulated(name: str, draw: Draw, repetitions: int, *, stream: int = 0) -> Regime:
+    """Simulate a regime; its random numbers depend on its name and the stream only.
 
     Args:
         name: the population.
         draw: draws one repetition. A test returns 1, 1, 0 for a false rejection and 0, 0, 0 otherwise.
         repetitions: number of repetitions, at least 1.
+        stream: number of the stream of random numbers.
     """
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    rng = np.random.default_rng([zlib.crc32(name.encode()), stream])
     low, high, truth = np.array([draw(rng) for _ in range(repetitions)], dtype=np.float64).T
     return Regime(
         name,
@@ -62,4 +67,5 @@ def simulated(name: str, draw: Draw, repetitions: int) -> Regime:
         float((high < truth - ROUNDING).mean()),
         float(np.median(high - low)),
         repetitions,
+        lambda more: simulated(name, draw, more, stream=stream + 1),
     )

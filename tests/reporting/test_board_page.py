@@ -86,7 +86,11 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert [len(rows) for rows in page.rows] == [3, 1, 1]
     assert page.heads[0] == [column.head for column in columns()]
     assert page.captions[0] == "3 models, 400 images, 2 classes; accuracy in percent"
-    assert [row[:2] for row in page.rows[0]] == [["dafa", "1|1–2"], ["<b>cfa</b>", "1|1–2"], ["at", "3"]]
+    assert [row[:2] for row in page.rows[0]] == [
+        ["dafa|best of 3 on these images", "1|1–2"],
+        ["<b>cfa</b>", "1|1–2"],
+        ["at", "3"],
+    ]
     first = dict(zip(page.heads[0], page.rows[0][0], strict=True))
     assert re.fullmatch(r"61\.0\|\d\d\.\d–\d\d\.\d", first["Worst class"])
     assert (first["May be worst"], first["Extra data"], first["Network"]) == ("cat", "yes", "small-cnn")
@@ -140,9 +144,9 @@ def test_only_a_board_is_reported_as_one(tmp_path: Path) -> None:
 
 PROBE = """
 <script>
-const names = () => [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[0].textContent);
+const names = () => [...document.querySelectorAll("#table-1 tbody tr")].map((row) => row.cells[0].dataset.sort);
 const shown = () => [...document.querySelectorAll("table.board tbody tr")].filter((row) => !row.hidden)
-  .map((row) => row.cells[0].textContent);
+  .map((row) => row.cells[0].dataset.sort);
 const sections = () => [...document.querySelectorAll("section:has(table.board)")].filter((each) => !each.hidden)
   .map((each) => each.querySelector("table.board").id);
 const button = (head) => [...document.querySelectorAll("#table-1 thead button")]

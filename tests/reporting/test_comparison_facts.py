@@ -322,5 +322,5 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
             found = [comparison_context(compare(methods))["headline"].before for methods in (two, three)]
     assert found == [
         "at has the highest worst-class accuracy: ",
-        "No worst-class accuracy is significantly above all others; the highest is ",
+        "No worst-class accuracy is significantly above all others; the highest of 3 is ",
     ]

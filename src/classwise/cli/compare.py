@@ -209,7 +209,8 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
         }
         for pair in comparison.pairs
     ]
-    methods = comparison.table.to_dict("index")
+    methods, selected = comparison.table.to_dict("index"), comparison.selected
     name = formatting.lowest_interval_name(comparison.alpha, comparison.group)
-    about = {"complete": True, "population": population(comparison.seeds), "worst_interval": name}
+    about: dict[str, Any] = {"complete": True, "population": population(comparison.seeds), "worst_interval": name}
+    about["selected"] = None if selected is None else selected.to_dict()
     return facts | about | {"methods": methods, "pairs": pairs}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.reporting import formatting
-from classwise.reporting.comparison_tables import MAX_METHODS, best_of, methods_of, unexceeded_methods
+from classwise.reporting.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
 from classwise.reporting.sentences import Headline
 from classwise.stats.intervals import Estimate
 
@@ -53,7 +53,7 @@ class ComparisonFacts:
     @staticmethod
     def of(comparison: Comparison) -> ComparisonFacts:
         """Compute the facts of a comparison of complete audits."""
-        best, lowest = best_of(comparison), comparison.lowest_classes
+        best, lowest = comparison.best, comparison.lowest_classes
         others = [name for name in comparison.names if name != best[0]]
         alpha = comparison.alpha / max(len(others), 1)
         methods = (
@@ -69,7 +69,7 @@ class ComparisonFacts:
         return ComparisonFacts(
             alpha=comparison.alpha,
             methods=tuple(methods),
-            best=tuple(best),
+            best=best,
             decided=all(comparison.pair(best[0], name, alpha).minima.low > 0 for name in others),
             unexceeded=tuple(unexceeded_methods(comparison)),
         )
@@ -122,11 +122,12 @@ def headline(facts: ComparisonFacts) -> Headline:
     best = methods[facts.best[0]]
     worst = formatting.percent(best.worst.value)
     strong = f"{worst} ({over.get(best.name) or formatting.listed(best.lowest)})"
+    number = f" of {len(methods)}" if len(methods) > 2 else ""
     if len(methods) == 1:
         return Headline("Worst-class accuracy: ", strong, "")
     if facts.decided:
-        return Headline(f"{best.name} has the highest worst-class accuracy: ", strong, "")
-    before = "No worst-class accuracy is significantly above all others; the highest is "
+        return Headline(f"{best.name} has the highest worst-class accuracy{number}: ", strong, "")
+    before = f"No worst-class accuracy is significantly above all others; the highest{number} is "
     if len(facts.best) == len(methods):
         before = "Equal worst-class accuracies on these images: "
     elif len(methods) == 2:

@@ -22,6 +22,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
 from classwise.stats.metric import Metric, all_metrics, arranged
+from classwise.stats.selection import Selected
 
 MAX_METHODS = len(SERIES)
 """Maximum number of methods with a colour of their own."""
@@ -83,7 +84,7 @@ def measure_table(comparison: Comparison) -> Table:
     others = arranged("worst20", "mcd", "cv", without=("overall", "worst", "macro"))
     titles = (metric.title for metric in others)
     heads = ["method", "seeds", "n", "clean", "overall", "worst class", "worst", *titles]
-    methods, best = methods_of(comparison), best_of(comparison)
+    methods, best = methods_of(comparison), comparison.best
     teachers = any(comparison.teachers.values())
     heads[1:1] = ["teacher"] * teachers
     rows = []
@@ -102,8 +103,10 @@ def measure_table(comparison: Comparison) -> Table:
         "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
-    if len(methods) > 1:
-        note += " The highest worst-class accuracy is in bold, whether or not the difference is significant."
+    if comparison.selected is not None:
+        selected = selected_phrase(comparison.selected, comparison.alpha, comparison.group)
+        bold = f"Bold: the highest worst-{formatting.singular(comparison.group)} accuracy, significant or not"
+        note = f"{selected}. {bold}. {note}"
     return Table("Comparison of methods, percent", heads, rows, note)
 
 
@@ -140,10 +143,19 @@ def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in records(comparison.table)}
 
 
-def best_of(comparison: Comparison) -> list[str]:
-    """Methods with the highest worst-class accuracy on these images; several if they are equal."""
-    worst = {name: round(float(row["worst"]), 12) for name, row in methods_of(comparison).items()}
-    return [name for name, accuracy in worst.items() if accuracy == max(worst.values())]
+def selected_phrase(selected: Selected, alpha: float, kind: str | None = None) -> str:
+    """A phrase on the model that was selected on these images, with intervals that account for the selection.
+
+    Args:
+        selected: the model.
+        alpha: 1 minus the coverage of the intervals.
+        kind: the grouping, as of `Audit.group`; None or ``"class"``: the class.
+    """
+    noun = formatting.singular(kind)
+    worst, overall = (formatting.bracketed(found.low, found.high) for found in (selected.worst, selected.overall))
+    start = f"{selected.name}, selected as the best of {selected.models} by worst {noun} on these images"
+    ends = f"{formatting.level(alpha)} intervals that account for the selection"
+    return f"{start}: worst {noun} {worst}, overall {overall} ({ends})"
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

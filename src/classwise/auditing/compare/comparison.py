@@ -23,7 +23,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError, printable, un
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts, overall, worst
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio
-from classwise.stats.intervals import Estimate, class_intervals, wilson
+from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
 from classwise.stats.metric import MetricInputs, all_metrics, arranged
 from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
 from classwise.stats.seeds import (
@@ -34,6 +34,7 @@ from classwise.stats.seeds import (
     worst_difference_over_seeds,
     worst_over_seeds,
 )
+from classwise.stats.selection import Selected, selected_interval
 
 
 @dataclass(frozen=True)
@@ -381,10 +382,44 @@ class Comparison(RichDisplay):
         worst = worst_over_seeds(correct, labels, len(self.group_names), self.alpha)
         if len(correct) == 1:
             (counts,) = self.counts[name]
-            low, high = wilson(counts.correct.sum(), counts.count.sum(), self.alpha)
+            low, high = proportion_interval(counts.correct.sum(), counts.count.sum(), self.alpha)
             return Estimate(metrics.overall_micro(counts), float(low), float(high)), worst
         means = mean_over_seeds(correct, np.zeros_like(labels), 1, self.alpha)
         return Estimate(float(means.mean[0]), float(means.low[0]), float(means.high[0])), worst
+
+    @cached_property
+    def best(self) -> tuple[str, ...]:
+        """Names of the methods with the highest worst-class accuracy on these images; several if they are equal."""
+        worst: dict[str, float] = self.table["worst"].round(12).to_dict()
+        return tuple(name for name in self.names if worst[name] == max(worst.values()))
+
+    @cached_property
+    def selected(self) -> Selected | None:
+        """The first of `best`, with intervals that account for its selection; None without another method."""
+        number, groups = len(self.names), len(self.group_names)
+        if number < 2:
+            return None
+
+        def worst(place: int, alpha: float) -> tuple[float, float]:
+            corrected = alpha < self.alpha
+            found = worst_over_seeds(self._correct[self.names[place]], self._ids, groups, alpha, simultaneous=corrected)
+            return found.low, found.high
+
+        def overall(place: int, alpha: float) -> tuple[float, float]:
+            # Of one run, the exact interval, which Wilson's does not approximate at a small alpha.
+            labels = np.zeros_like(self._ids)
+            found = mean_over_seeds(self._correct[self.names[place]], labels, 1, alpha, simultaneous=True)
+            return float(found.low[0]), float(found.high[0])
+
+        place = self.names.index(self.best[0])
+        # A method with fewer runs has a much wider interval, which would set the upper end of every selected method.
+        alike = len(set(self.seeds.values())) == 1
+        of_worst = selected_interval(worst, number, place, self.alpha, criterion=alike)
+        of_overall = selected_interval(overall, number, place, self.alpha, criterion=False)
+        value: Mapping[str, float] = self.table.iloc[place][["worst", "overall"]].astype(float).to_dict()
+        return Selected(
+            self.best[0], number, Estimate(value["worst"], *of_worst), Estimate(value["overall"], *of_overall)
+        )
 
     @cached_property
     def classes(self) -> pd.DataFrame:

@@ -84,9 +84,15 @@ class Board(RichDisplay):
         """The leaderboard as JSON values: the content of ``board.json``, which `classwise.board` reads again.
 
         Each row has ``entry``, what is known of the model, and ``results``, which are computed from the entries.
+        Of each table, ``selected`` is `BoardTable.selected`.
         """
         tables = [
-            {"conditions": dataclasses.asdict(table.conditions), "rows": _rows(table), "paired": table.paired}
+            {
+                "conditions": dataclasses.asdict(table.conditions),
+                "rows": _rows(table),
+                "paired": table.paired,
+                "selected": None if table.selected is None else table.selected.to_dict(),
+            }
             for table in self.tables
         ]
         return {

@@ -16,9 +16,11 @@ from classwise.reporting.board.entries import Conditions, Entry
 from classwise.stats import metric_intervals
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import BoolArray, IntArray
+from classwise.stats.intervals import Estimate, clopper_pearson, lowest_interval
 from classwise.stats.metric import NO_ESTIMATE, Metric, MetricInputs, arranged
 from classwise.stats.metrics import worst_class
 from classwise.stats.model_ranks import Ranks, Verdicts, worst_class_ranks
+from classwise.stats.selection import Selected, selected_interval
 from classwise.stats.worst_class import possibly_worst
 
 
@@ -77,6 +79,29 @@ class BoardTable:
         return sorted(
             range(len(self.entries)),
             key=lambda place: (int(self.ranks.low[place]), -low[place], self.entries[place].name),
+        )
+
+    @cached_property
+    def selected(self) -> Selected | None:
+        """The model of the first row, with intervals that account for its selection; None without another model."""
+        number, counts = len(self.entries), [entry.counts(self.conditions) for entry in self.entries]
+        if number < 2:
+            return None
+
+        def worst(place: int, alpha: float) -> tuple[float, float]:
+            return lowest_interval(counts[place], alpha)
+
+        def overall(place: int, alpha: float) -> tuple[float, float]:
+            low, high = clopper_pearson(counts[place].correct.sum(), counts[place].count.sum(), alpha)
+            return float(low), float(high)
+
+        first = self.order[0]
+        row = self._rows[first]
+        return Selected(
+            self.entries[first].name,
+            number,
+            Estimate(row["worst"], *selected_interval(worst, number, first, self.alpha)),
+            Estimate(row["overall"], *selected_interval(overall, number, first, self.alpha, criterion=False)),
         )
 
     @cached_property

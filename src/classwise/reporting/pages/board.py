@@ -13,6 +13,7 @@ from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.comparison_tables import selected_phrase
 from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.svg import Drawing
@@ -127,6 +128,7 @@ def _table(table: BoardTable, number: int, most: int, folder: Path | None) -> di
     threat = (about.threat or "threat not stated") if about.attacked else "no attack"
     classes = formatting.counted(len(about.classes), "class", "classes")
     omitted = len(rows) - len(rows[:most])
+    mark = f"best of {len(rows)} on these images" if table.selected else ""
     return {
         "id": f"table-{number}",
         "title": f"{data}, {threat}: {table.attacks}",
@@ -135,6 +137,7 @@ def _table(table: BoardTable, number: int, most: int, folder: Path | None) -> di
         "rows": [
             {
                 "name": str(row["model"]),
+                "mark": mark if place == table.order[0] else "",
                 "cells": _cells(table, place, row),
                 "viewer": viewer_link(table.audits[place], folder),
             }
@@ -199,8 +202,9 @@ def _notes(table: BoardTable) -> list[str]:
     """What is known about the attacks, and how the models of this table were compared."""
     only = cross_entropy_only({attack.label: attack.spec for attack in table.conditions.attacks})
     notes = [CROSS_ENTROPY] if only else []
-    if len(table.entries) < 2:
+    if table.selected is None:
         return notes
+    selected = f"{selected_phrase(table.selected, table.alpha)}. Other intervals are of a model chosen beforehand."
     pairs = len(table.entries) * (len(table.entries) - 1) // 2
     level = formatting.level(table.alpha)
     how = {
@@ -209,7 +213,8 @@ def _notes(table: BoardTable) -> list[str]:
         "none": "by their two intervals, since rows from JSON files have no outcomes of single images",
     }[table.paired]
     counted = formatting.counted(pairs, "pair")
-    return [*notes, f"Differences in worst-class accuracy: {counted}, {how}; joint confidence {level} (Bonferroni)."]
+    differences = f"Differences in worst-class accuracy: {counted}, {how}; joint confidence {level} (Bonferroni)."
+    return [*notes, selected, differences]
 
 
 def _conditions(table: BoardTable) -> list[tuple[str, str]]:
@@ -265,6 +270,7 @@ def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | 
     rows = [
         {
             "name": entry.name,
+            "mark": "",
             "viewer": "",
             "cells": [
                 *(

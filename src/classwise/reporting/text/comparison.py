@@ -10,6 +10,7 @@ from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.comparison_sentences import PairFacts
+from classwise.reporting.comparison_tables import selected_phrase
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
@@ -31,6 +32,8 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
         ]
     yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
     yield _about(comparison)
+    if comparison.selected is not None:
+        yield selected_phrase(comparison.selected, comparison.alpha, comparison.group).replace("\u00a0", " ")
     yield population(comparison.seeds)
     for note in (*comparison.notes, *narrowing_notes(comparison.table)):
         yield f"note: {note}"

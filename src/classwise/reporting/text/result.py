@@ -14,6 +14,7 @@ from classwise.core.progress_display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.comparison_tables import selected_phrase
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.sentences import objective_caveat
@@ -54,6 +55,8 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
     title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
     titles = (metric.title for metric in others)
     yield TextTable(["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"], rows, title)
+    if table.selected is not None:
+        yield selected_phrase(table.selected, table.alpha).replace("\u00a0", " ")
     yield ""
 
 

@@ -18,8 +18,8 @@ from classwise.auditing.run.options import DEFAULTS, AuditOptions
 
 NAMES = {
     "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "evidence", "export", "find_worst_class",
-    "interpolate_weights", "load_data", "load_model", "report", "robustness_curve", "stream_data", "sweep", "train",
-    "view",
+    "interpolate_weights", "load_data", "load_model", "plan", "report", "robustness_curve", "stream_data", "sweep",
+    "train", "view",
     "Attack", "Audit", "Board", "ClassWiseLoss", "ClasswiseError", "Comparison", "Curve", "Images", "Normalized",
     "Outcomes", "Precision", "Recipe", "Run", "Threat", "WorstClass", "ATTACKS", "metrics", "papers",
 }  # fmt: skip

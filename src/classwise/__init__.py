@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from classwise.auditing.curve.result import Curve as Curve
     from classwise.auditing.curve.search import robustness_curve as robustness_curve
     from classwise.auditing.outcomes.table import Outcomes as Outcomes
+    from classwise.auditing.power_plan import plan as plan
     from classwise.auditing.run.attack import attack as attack
     from classwise.auditing.run.audit import Audit as Audit
     from classwise.auditing.run.audit import audit as audit
@@ -80,6 +81,7 @@ _PUBLIC = {
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
     "papers": "classwise.papers",
+    "plan": "classwise.auditing.power_plan",
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.loading",

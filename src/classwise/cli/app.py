@@ -26,6 +26,7 @@ from classwise.cli import (
     interpolate_weights,
     listing,
     papers,
+    plan,
     report,
     sweep,
     train,
@@ -56,6 +57,7 @@ app = typer.Typer(
 COMMANDS: dict[str, tuple[Callable[..., None] | typer.Typer, ...]] = {
     "Get started": (demo.demo,),
     "Evaluate a classifier": (
+        plan.plan,
         audit.audit,
         worst_class.worst_class,
         curve.curve,

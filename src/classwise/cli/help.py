@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = COMMON = ("Model", "Data", "Training", "Attack", "Output", "Compute")
+COMMON = ("Question", "Model", "Data", "Training", "Attack", "Output", "Compute")
 """The panels of common options, in the order of the help; an option names its panel as ``rich_help_panel``."""
+QUESTION, MODEL, DATA, TRAINING, ATTACK, OUTPUT, COMPUTE = COMMON
 ADVANCED = ("Evaluation details", "Records", "Experiment trackers", "Shards and clusters")
 EVALUATION, RECORDS, TRACKERS, CLUSTER = ADVANCED
 """The panels of other options, which follow; a command with ``--help-all`` leaves them out of ``--help``."""

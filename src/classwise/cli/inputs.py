@@ -256,13 +256,14 @@ class DataSource(ImageSource):
         return open_data(source, seed=seed, **options)
 
 
-def attack_option(default: str) -> Any:
-    """The option ``--attack``, with a description of its default."""
+def attack_option(default: str, panel: str | None = None) -> Any:
+    """The option ``--attack``, with a description of its default, in a panel of the help."""
     return typer.Option(
         "--attack",
         metavar="[LABEL=]SPEC",
         help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
         show_default=default,
+        rich_help_panel=panel,
     )
 
 

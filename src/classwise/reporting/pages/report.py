@@ -10,6 +10,7 @@ from pathlib import Path
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
+from classwise.auditing.power_plan import PowerPlan
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.arguments import checked
@@ -21,13 +22,14 @@ from classwise.reporting.pages.audit import audit_page
 from classwise.reporting.pages.board import board_page
 from classwise.reporting.pages.comparison import comparison_page
 from classwise.reporting.pages.curve import curve_page
+from classwise.reporting.pages.power_plan import power_plan_page
 from classwise.reporting.pages.worst_class import worst_class_page
 from classwise.training.folder import Run
 
 
 @checked
 def report(
-    result: Audit | Board | Comparison | Crossing | Curve | WorstClass,
+    result: Audit | Board | Comparison | Crossing | Curve | PowerPlan | WorstClass,
     path: str | PathLike[str],
     *,
     run: Run | None = None,
@@ -38,7 +40,7 @@ def report(
     reports bounds instead of estimates and tests.
 
     Args:
-        result: an audit, a leaderboard, a comparison, a robustness curve or a worst-class search.
+        result: an audit, a leaderboard, a comparison, a robustness curve, a worst-class search or a plan.
         path: path of the HTML file.
         run: the training run of an audited model, for its training curves; by default the run whose folder contains
             the audit.
@@ -65,6 +67,7 @@ def report(
         Comparison: comparison_page,
         Crossing: comparison_page,
         Curve: curve_page,
+        PowerPlan: power_plan_page,
         WorstClass: worst_class_page,
     }
     kind = type(result)

@@ -8,6 +8,7 @@ from typing import Any
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
+from classwise.auditing.power_plan import PowerPlan
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.progress_display import duration
@@ -17,6 +18,7 @@ from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.comparison_tables import selected_phrase
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
+from classwise.reporting.pages.power_plan import plan_table, shown_points
 from classwise.reporting.sentences import objective_caveat
 from classwise.reporting.text.audit import audit_parts
 from classwise.reporting.text.comparison import comparison_parts
@@ -113,13 +115,28 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
     yield f"passes: {result.passes:,}, {part} of a full audit's; {duration(result.seconds)}"
 
 
-Result = Audit | Board | Comparison | Crossing | Curve | WorstClass
+def power_plan_parts(plan: PowerPlan) -> Iterator[str | TextTable]:
+    """A plan: its table, a bar for each simulated number of images, and the assumptions."""
+    table = plan_table(plan)
+    yield TextTable(table.heads, spanned_rows(table), table.caption, optional=("passes",))
+    for (question, seeds), curve in plan.curves.items():
+        yield ""
+        yield f"power by images a class: {question}, {formatting.counted(seeds, 'run')}"
+        for images, share in shown_points(curve):
+            yield f"{images:>7,}  {'█' * round(40 * share):<40}  {100 * share:.0f} %"
+    yield ""
+    yield table.note
+    yield from plan.assumptions
+
+
+Result = Audit | Board | Comparison | Crossing | Curve | PowerPlan | WorstClass
 _PARTS: dict[type, Any] = {
     Audit: audit_parts,
     Board: board_parts,
     Comparison: comparison_parts,
     Crossing: comparison_parts,
     Curve: curve_parts,
+    PowerPlan: power_plan_parts,
     WorstClass: worst_class_parts,
 }
 

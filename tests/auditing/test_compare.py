@@ -19,6 +19,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board.board import board
 from classwise.reporting.comparison_tables import measure_table
 from classwise.stats.counts import PairedCounts
+from classwise.stats.intervals import clopper_pearson, lowest_interval
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
     difference_over_seeds,
@@ -456,6 +457,29 @@ def test_pairs_use_all_seeds_and_are_paired_by_equal_seeds(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+def test_the_selected_method_has_intervals_that_account_for_its_selection() -> None:
+    audits = {"at": made(AT, 0), "cfa": made(CFA, 1), "dafa": made((0.35, 0.6, 0.7), 2)}
+    found = compare(audits)
+    selected = found.selected
+    assert selected is not None
+    assert (selected.name, selected.models) == (found.best[0], 3)
+    counts = audits[selected.name].outcomes.counts("all")
+    assert selected.worst.low == lowest_interval(counts, 0.05 / 3)[0]
+    assert selected.worst.high == found.table["worst_high"].max()
+    ends = clopper_pearson(counts.correct.sum(), counts.count.sum(), 0.05 / 3)
+    assert selected.overall == pytest.approx((found.table["overall"][selected.name], *map(float, ends)))
+    assert compare({"at": audits["at"]}).selected is None
+
+
+def test_methods_of_unequal_numbers_of_seeds_do_not_widen_the_selected_one() -> None:
+    two, three = ([made(rates, seed) for seed in seeds] for rates, seeds in ((AT, (0, 1)), (CFA, (2, 3, 4))))
+    selected = compare({"at": two, "cfa": three}).selected
+    assert selected is not None
+    correct = np.stack([audit.outcomes.correct("all") for audit in three])
+    ends = worst_over_seeds(correct, LABELS, 3, 0.025, simultaneous=True)
+    assert (selected.name, *selected.worst) == ("cfa", *ends[:3])
+
+
 def test_the_order_of_paired_seeds_does_not_matter(tmp_path: Path) -> None:
     paths = {
         (m, s): audited(10 * s + len(m), AT).save(tmp_path / m / f"seed-{s}") for m in ("a", "bb") for s in range(3)

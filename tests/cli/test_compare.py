@@ -50,6 +50,8 @@ def test_names_json_and_page(classwise: Classwise, audits: list[Path], tmp_path:
     facts = json.loads(said.out)
     assert list(facts["methods"]) == ["a", "b"]
     assert (facts["attack"], facts["methods"]["a"]["n"]) == ("pgd", 300)
+    selected = facts["selected"]
+    assert (selected["models"], selected["worst"]["low"] < facts["methods"][selected["name"]]["worst_low"]) == (2, True)
     (pair,) = facts["pairs"]
     assert (pair["first"], pair["second"]) == ("b", "a")
     assert pair["minima"]["low"] <= pair["minima"]["value"] <= pair["minima"]["high"]

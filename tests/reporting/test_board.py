@@ -23,6 +23,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board import sources
 from classwise.reporting.board.entries import Conditions
 from classwise.reporting.robustbench import write_robustbench
+from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import clopper_pearson, lowest_interval
 
 NAMES = ("cat", "dog")
 LABELS = np.arange(400) % 2
@@ -152,6 +154,7 @@ def test_a_file_gives_the_same_board_without_pairing(tmp_path: Path) -> None:
     assert ranked(board)[0] == [(1, "dafa"), (2, "cfa"), (3, "at")]
     assert ranked(read)[0] == [(1, "dafa"), (1, "cfa"), (3, "at")]
     assert (board.tables[0].paired, read.tables[0].paired) == ("all", "none")
+    assert read.tables[0].selected == board.tables[0].selected
     both = cw.board([files[0], *audits[:2]])
     assert [len(table.entries) for table in both.tables] == [3, 1]
     assert both.tables[0].paired == "some"
@@ -166,6 +169,16 @@ def test_the_json_file_has_every_number(tmp_path: Path) -> None:
     assert second["results"]["rank"] == [2, 2]
     assert second["results"]["better"] == ["cfa"]
     assert second["results"]["worst"]["value"] == 0.2
+    selected, counts = content["tables"][0]["selected"], ClassCounts([200, 200], [120, 180])
+    assert (selected["name"], selected["models"], selected["by"]) == ("cfa", 2, "worst")
+    assert selected["worst"] == first["results"]["worst"] | {"low": lowest_interval(counts, 0.025)[0]}
+    assert [selected["overall"][end] for end in ("low", "high")] == [*clopper_pearson(300, 400, 0.025)]
+
+
+def test_one_model_is_not_selected() -> None:
+    board = cw.board(audit_of("at", 0.2))
+    assert board.tables[0].selected is None
+    assert board.to_dict()["tables"][0]["selected"] is None
 
 
 def test_the_csv_file_is_safe_for_spreadsheets(tmp_path: Path) -> None:

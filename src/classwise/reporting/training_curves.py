@@ -25,6 +25,8 @@ PANELS: Sequence[tuple[str, str, str]] = (
 )
 """Split, measure and title of each panel; the first `MAX_PANELS` that the run measured are shown."""
 MAX_PANELS = 4
+UNBIASED = ("last", "three-quarters")
+"""Selections of the epoch that do not use its accuracy."""
 SETTINGS: Mapping[str, str] = {
     "epsilon": "Training radius, images in [0, 1]",
     "beta": "Weight of the regulariser",
@@ -70,13 +72,14 @@ def curves_of(run: Run) -> Curves | None:
         values = class_table(epochs, "train", measure)
         if not values.empty and float(np.nanmax(values.max(axis=1) - values.min(axis=1))) > 0:
             drawings[measure] = class_curves(values, names, title, share=False)
-    return Curves(epochs, drawings, [_progress(run, epochs), *_averaging(run.events)], _caption(marked, crowded))
+    return Curves(epochs, drawings, [_progress(run, epochs), *_averaging(run.events)], _caption(run, marked, crowded))
 
 
-def _caption(marked: bool, crowded: bool) -> str:
+def _caption(run: Run, marked: bool, crowded: bool) -> str:
     """Caption of the panels.
 
     Args:
+        run: the training run.
         marked: a panel marks the epoch of the selected weights.
         crowded: a panel shows only the worst and the best class because of its many classes and epochs.
     """
@@ -86,7 +89,10 @@ def _caption(marked: bool, crowded: bool) -> str:
         else "One line per class"
     )
     caption = f"{lines}; the shaded area spans the worst to the best class of each epoch."
-    return f"{caption} The dashed vertical line marks the epoch of the selected weights." if marked else caption
+    if not marked:
+        return caption
+    biased = "" if run.recipe.selection in UNBIASED else ", whose accuracy here is biased upwards by the selection"
+    return f"{caption} The dashed vertical line marks the epoch of the selected weights{biased}."
 
 
 def _names(epochs: pd.DataFrame) -> list[str]:

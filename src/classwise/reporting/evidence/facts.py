@@ -48,6 +48,7 @@ NOT_EXCLUDED = (
     "Attacks outside the threat model, such as other norms, larger radii, physical changes or poisoned training data.",
     "Images from another distribution than that of the sample.",
     "Earlier runs whose results were not kept, and a policy written after them.",
+    "Selection of this model from several by their accuracy on these images.",
     "Statements of the policy that are wrong; classwise copies them without a check.",
 )
 """What no guard can exclude."""

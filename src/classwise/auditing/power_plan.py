@@ -31,7 +31,7 @@ Limit = Annotated[float, Field(gt=0, lt=1)]
 
 RUN_SD = 0.01
 """Standard deviation of the accuracy over training runs, if no audits show it."""
-OVER_PILOT = 200
+OVER_PILOT = 100
 """Repetitions of the mean of the power over what a pilot leaves open."""
 
 

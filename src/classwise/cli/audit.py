@@ -227,7 +227,8 @@ def audit(
         network = model.load(images, settings["device"])
         if estimate:
             if processes.is_main:
-                _estimate(network, images, ball, attacks.suite, settings, measured, json)
+                conditions = _decidable(thresholds, policy, None if rows.group else images)
+                _estimate(network, images, ball, attacks.suite, settings, measured, conditions, json)
             return
         variable = os.environ.get(VARIABLE)
         cache = Path(variable) if cache is None and variable else cache
@@ -352,6 +353,7 @@ def _estimate(
     attacks: list[str] | None,
     settings: dict[str, Any],
     rates: Rates | None,
+    conditions: dict[str, str],
     json: bool,
 ) -> None:
     from classwise.auditing.run.cost import estimate
@@ -359,7 +361,7 @@ def _estimate(
     cost = estimate(network, images, threat, attacks, rates=rates, **settings)
     device = str(rates or settings["device"])
     if json:
-        console.show_json(dataclasses.asdict(cost) | {"device": device})
+        console.show_json(dataclasses.asdict(cost) | {"device": device, "conditions": conditions})
         return
     sample = "" if cost.evaluated == cost.images else "a sample of "
     right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({bare_percent(cost.correct / cost.evaluated)} %)"
@@ -371,5 +373,28 @@ def _estimate(
     )
     console.echo(f"time on {device}: {low} to {high}; the guards take up to {guards} more")
     console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
+    for text, about in conditions.items():
+        console.echo(f"{text}: {about}")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)
+
+
+def _decidable(
+    thresholds: dict[str, Threshold], policy: Path | None, images: cw.Images | Stream | None
+) -> dict[str, str]:
+    """Whether so many images can decide the conditions and the criteria of a policy, by their text, where it is known.
+
+    Args:
+        thresholds: the conditions.
+        policy: the policy.
+        images: the images; None if conditions are on groups of them.
+    """
+    from classwise.auditing import policy as policies
+    from classwise.reporting.condition_size import size_before
+
+    if not isinstance(images, cw.Images):
+        return {}
+    count, names = images.class_counts().numpy(), images.class_names
+    criteria = {} if policy is None else policies.Policy.read(policy).thresholds
+    about = {text: size_before(threshold, count, names) for text, threshold in (thresholds | criteria).items()}
+    return {text: sentence for text, sentence in about.items() if sentence}

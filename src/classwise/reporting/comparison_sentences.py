@@ -9,6 +9,7 @@ from classwise.reporting import formatting
 from classwise.reporting.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
 from classwise.reporting.sentences import Headline
 from classwise.stats.intervals import Estimate
+from classwise.stats.power import MOST_PLANNED, images_to_exclude, runs_to_exclude
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,23 @@ class PairFacts:
 
     @property
     def advice(self) -> str:
-        """What would narrow the interval of the worst class, after a semicolon; empty for single runs."""
-        pair = self.pair
-        return f"; {narrowing(pair.seeds, pair.narrower)}" if max(pair.seeds) > 1 else ""
+        """What would decide the difference of the worst classes, or narrow its interval, after a semicolon, or nothing.
+
+        The number has a power of 80 % for a difference of the estimated size (`classwise.stats.power`).
+        """
+        pair, (value, low, high) = self.pair, self.pair.minima
+        runs, images = [number for number in pair.seeds if number > 1], int(pair.classes["n"].min())
+        reach = value - low if value > 0 else high - value
+        needed = ""
+        if value and low <= 0 <= high:
+            if runs and pair.narrower == "runs":
+                if number := runs_to_exclude(min(runs), value, reach, alpha=self.alpha):
+                    needed = f"about {formatting.counted(number, 'seed')}"
+            elif (number := images_to_exclude(images, value, reach, alpha=self.alpha)) <= MOST_PLANNED:
+                needed = f"about {formatting.count(number)} images a {formatting.singular(self.kind)}"
+        if needed:
+            return f"; {needed} would decide a difference of this size"
+        return f"; {narrowing(pair.seeds, pair.narrower)}" if runs else ""
 
 
 def headline(facts: ComparisonFacts) -> Headline:

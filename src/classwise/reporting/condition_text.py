@@ -9,6 +9,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
+from classwise.reporting.condition_size import size_advice
 from classwise.stats import Unit, metric_intervals
 from classwise.stats.intervals import class_intervals
 
@@ -18,6 +19,8 @@ _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less tha
 
 def result_text(audit: Audit, threshold: Threshold) -> str:
     """The measured value of a condition with the number of images and the interval, and the required value.
+
+    If the condition is met because there are few images, also how many would do.
 
     Raises:
         ClasswiseError: see `Threshold.bounds`.
@@ -37,7 +40,8 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
         between = "" if math.isnan(low) else f": {threshold.shown(low)} to {threshold.shown(high)}"
         value = f"depends on images not evaluated{between}"
     subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
-    return f"{subject} under {threshold.attack} {value}; required: {_required(threshold)}"
+    advice = size_advice(audit, threshold) if threshold.decide(audit) else ""
+    return f"{subject} under {threshold.attack} {value}; required: {_required(threshold)}{advice and f'; {advice}'}"
 
 
 def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold) -> str:

@@ -37,10 +37,12 @@ TARGETS = (0.8, 0.9)
 """The powers that are planned for."""
 MOST_IMAGES, MOST_OUTCOMES = 10_000, 4_000_000
 """Images of a class, and outcomes of all runs on all images, up to which a number is searched."""
+MOST_PLANNED = 100_000
+"""Images of a class up to which a number is stated."""
 _START, _STEPS, _BLOCK = 64, 6, 50
 """The number that a search begins with, its steps near each target, and repetitions after which it may leave one."""
-_NEAR, _FAR = 0.01, 0.12
-"""A search ends at a power that is at most 1.5 `_NEAR` above a target or half of it below, and leaves one at `_FAR`."""
+_NEAR, _FAR = 0.01, 0.08
+"""A search ends at a power that is at most `_NEAR` below a target or twice this above it, and leaves one at `_FAR`."""
 
 Kind = Literal["above", "below", "difference", "identity", "half-width", "overall-difference"]
 
@@ -295,8 +297,8 @@ def _needed(
         low, high = (float(numbers[place + step]) for step in (-1, 0))
         score = special.ndtri(np.clip([shares[place - 1], target, shares[place]], 1e-3, 1 - 1e-3))
         part = (score[1] - score[0]) / max(score[2] - score[0], 1e-9)
-        images = min(_rounded_up((np.sqrt(low) + part * (np.sqrt(high) - np.sqrt(low))) ** 2), most)
-        if images in found or abs(simulate(images) - target - _NEAR / 2) <= _NEAR:
+        images = min(rounded_up((np.sqrt(low) + part * (np.sqrt(high) - np.sqrt(low))) ** 2), most)
+        if images in found or -_NEAR <= simulate(images) - target <= 2 * _NEAR:
             return images
     numbers, shares = _monotone(found)
     return int(numbers[np.argmax(shares >= target)]) if shares[-1] >= target else None
@@ -315,8 +317,8 @@ def _monotone(found: Mapping[int, tuple[int, float]]) -> tuple[IntArray, FloatAr
     return numbers, np.array([least[: place + 1, place].max() for place in range(size)])
 
 
-def _rounded_up(images: float) -> int:
-    """The next number with two digits other than 0."""
+def rounded_up(images: float) -> int:
+    """The next whole number with at most two digits other than 0."""
     if not images < 10 * MOST_IMAGES:
         return 10 * MOST_IMAGES
     step = 10 ** max(int(np.floor(np.log10(max(images, 1)))) - 1, 0)
@@ -327,8 +329,8 @@ def _rounded_up(images: float) -> int:
 def images_to_exceed(accuracy: float, limit: float, target: Level = 0.8, alpha: Level = 0.05) -> int | None:
     """The number of images of a class from which its exact lower bound exceeds a limit with a stated power.
 
-    The power of Clopper and Pearson's bound is a binomial tail. It is not monotone, so the number is the least of which
-    no larger one, up to twice, has less power. For an upper bound below a limit, pass 1 minus both.
+    The power of Clopper and Pearson's bound is a binomial tail. It is not monotone: the number is the smallest above
+    which none of a grid has less power. For an upper bound below a limit, pass 1 minus both.
 
     Args:
         accuracy: the true accuracy, a fraction.
@@ -337,7 +339,7 @@ def images_to_exceed(accuracy: float, limit: float, target: Level = 0.8, alpha: 
         alpha: 1 minus the coverage of the two-sided interval.
 
     Returns:
-        The number; None if it is above a million, or the accuracy is not above the limit.
+        The number; None if it is above about `MOST_PLANNED`, or the accuracy is not above the limit.
 
     Example:
         >>> images_to_exceed(0.3, 0.2)
@@ -345,17 +347,16 @@ def images_to_exceed(accuracy: float, limit: float, target: Level = 0.8, alpha: 
     """
     if not 0 < limit < accuracy <= 1:
         return None
-    size = 2 * (special.ndtri(1 - alpha / 2) + special.ndtri(target)) ** 2 / (accuracy - limit) ** 2
-    count = np.unique(np.geomspace(1, max(size, 200), 4000).astype(np.int64))
-    enough = _power_to_exceed(count, accuracy, limit, alpha) >= target
-    last = int(np.flatnonzero(~enough)[-1]) if not enough.all() else -1
+    about = (special.ndtri(1 - alpha / 2) + special.ndtri(target)) ** 2 / (accuracy - limit) ** 2 / 4
+    if about > MOST_PLANNED:
+        return None
+    count = np.unique(np.geomspace(1, max(4 * about, 200), 1000).astype(np.int64))
+    last = int(np.flatnonzero(_power_to_exceed(count, accuracy, limit, alpha) < target).max(initial=-1))
     if last + 1 >= len(count):
         return None
-    first = int(count[last]) + 1 if last >= 0 else 1
-    exact = np.arange(first, int(count[last + 1]) + 1)
-    short = np.flatnonzero(_power_to_exceed(exact, accuracy, limit, alpha) < target)
-    number = int(exact[short[-1]] + 1) if len(short) else first
-    return number if number <= 1_000_000 else None
+    exact = np.arange(1 if last < 0 else count[last], count[last + 1] + 1)
+    short = int(np.flatnonzero(_power_to_exceed(exact, accuracy, limit, alpha) < target).max(initial=-1))
+    return int(exact[short + 1])
 
 
 def _least_correct(count: IntArray, limit: float, alpha: float) -> FloatArray:
@@ -418,4 +419,32 @@ def images_to_exclude(images: Count, value: float, reach: float, target: Level =
     if not value:
         raise ClasswiseError("value: 0 is excluded by no number of images")
     z = special.ndtri(1 - alpha / 2)
-    return _rounded_up(images * float((z + special.ndtri(target)) / z * reach / abs(value)) ** 2)
+    return rounded_up(images * float((z + special.ndtri(target)) / z * reach / abs(value)) ** 2)
+
+
+@checked
+def runs_to_exclude(runs: Count, value: float, reach: float, target: Level = 0.8, alpha: Level = 0.05) -> int | None:
+    """As `images_to_exclude`, the training runs of each method, if the interval is wide because of them.
+
+    The distance is about proportional to t/sqrt(runs), with t of runs - 1 degrees of freedom.
+
+    Args:
+        runs: number of runs now, at least 2.
+        value: the estimated difference.
+        reach: distance from it to the end of its interval on the side of 0.
+        target: the power.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        The number; None if it is above 100.
+
+    Example:
+        >>> runs_to_exclude(2, value=0.05, reach=0.2)
+        4
+    """
+    number = np.arange(2, 101)
+    z = special.ndtri(1 - alpha / 2)
+    unit = special.stdtrit(number - 1, 1 - alpha / 2) / np.sqrt(number)
+    now = special.stdtrit(max(runs, 2) - 1, 1 - alpha / 2) / np.sqrt(max(runs, 2))
+    enough = (z + special.ndtri(target)) / z * reach * unit / now <= abs(value)
+    return int(number[enough.argmax()]) if enough.any() else None

@@ -48,10 +48,10 @@ def plan_table(plan: PowerPlan) -> Table:
         cells = [
             Cell(asked),
             Cell("not reached" if row.images is None else formatting.count(row.images)),
-            Cell(str(row.seeds)),
-            Cell(formatting.NONE if row.passes is None else formatting.count(row.passes)),
             Cell(f"{100 * row.power:.0f} %"),
             *([Cell(formatting.NONE if math.isnan(row.expected) else f"{100 * row.expected:.0f} %")] if pilot else []),
+            Cell(str(row.seeds)),
+            Cell(formatting.NONE if row.passes is None else formatting.count(row.passes)),
         ]
         rows.append(Row(row.question, cells))
     over = (
@@ -60,7 +60,7 @@ def plan_table(plan: PowerPlan) -> Table:
     )
     return Table(
         "Images of a class and training runs of each model, and their power",
-        ("question", "for", "images a class", "runs", "passes", "power", *(["over the pilot"] if pilot else [])),
+        ("question", "target", "images a class", "power", *(["over the pilot"] if pilot else []), "runs", "passes"),
         rows,
         f"Power: share of {plan.repetitions} simulated test sets on which the {formatting.level(plan.alpha)} intervals "
         "and tests of audits and comparisons decide the question. Passes: forward and backward passes of the attacks "
@@ -93,7 +93,7 @@ def power_curves(plan: PowerPlan, *, narrow: bool = False) -> Drawing:
     span = (math.log10(min(numbers)), math.log10(max(numbers)))
     axes = Axes(LEFT, top + 6, width - RIGHT, top + 6 + PLOT, span, (0.0, 1.0))
     levels = [(level, f"{100 * level:.0f}") for level in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
-    decades = [factor * 10**power for power in range(5) for factor in (1, 2, 5)]
+    decades = sorted({factor * 10**power for power in range(5) for factor in (1, 2, 5)} | {min(numbers)})
     places = [(math.log10(number), f"{number:,}") for number in decades if span[0] <= math.log10(number) <= span[1]]
     marks += axes.grid(levels, places, "images a class", divider=0.8)
     for name, colour, curve in zip(names, colours, plan.curves.values(), strict=True):

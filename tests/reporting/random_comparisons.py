@@ -33,7 +33,7 @@ from classwise.stats.seeds import (
     worst_over_seeds,
 )
 
-from .random_audits import CLASSES, KINGDOMS, SITES, exact, usual, wilson
+from .random_audits import CLASSES, KINGDOMS, SITES, exact, usual
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -159,10 +159,10 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
     lows, highs = [low for low, _ in found], [high for _, high in found]
     right, images = sum(right for right, _ in cells), sum(images for _, images in cells)
     overall, half = right / images, sidak(alpha, 2)
-    whole, worst = wilson(right, images, half), lowest_ends(cells, half)
+    whole, worst = usual(right, images, half), lowest_ends(cells, half)
     none = Ends(math.nan, math.nan, math.nan)
     by_head = {
-        "overall": Ends(overall, *wilson(right, images, alpha)),
+        "overall": Ends(overall, *usual(right, images, alpha)),
         "worst": Ends(min(shares), *lowest_ends(cells, alpha)),
         "worst 20 %": Ends(fifth(shares), *lowest_ends(cells, alpha, -(-len(cells) // 5))),
         "MCD": Ends(max(shares) - min(shares), max(max(lows) - min(highs), 0), max(highs) - min(lows)),
@@ -172,8 +172,8 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
         "NRR": none,
     }
     if clean is not None:
-        share, ends = clean[0] / clean[1], wilson(*clean, half)
-        by_head["clean"] = Ends(share, *wilson(*clean, alpha))
+        share, ends = clean[0] / clean[1], usual(*clean, half)
+        by_head["clean"] = Ends(share, *usual(*clean, alpha))
         by_head["NRR"] = Ends(harmonic(share, overall), *(harmonic(a, b) for a, b in zip(ends, whole, strict=True)))
     return by_head
 

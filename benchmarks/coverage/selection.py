@@ -121,7 +121,7 @@ def selected_worst(repetitions: int) -> Iterator[Regime]:
             low, high = selected_interval(_worst(models.images, correct), len(correct), selected, ALPHA)
             return low, high, float(models.truth[selected].min())
 
-        yield simulated(name, draw, _fewer(models, repetitions))
+        yield simulated(name, draw, _fewer(models, max(repetitions // 2, 1)))
 
 
 def selected_by_another(repetitions: int) -> Iterator[Regime]:

@@ -169,7 +169,7 @@ def test_the_json_file_has_every_number(tmp_path: Path) -> None:
     assert second["results"]["rank"] == [2, 2]
     assert second["results"]["better"] == ["cfa"]
     assert second["results"]["worst"]["value"] == 0.2
-    selected, counts = content["tables"][0]["selected"], ClassCounts([200, 200], [120, 180])
+    selected, counts = content["tables"][0]["selected"], ClassCounts(np.array([200, 200]), np.array([120, 180]))
     assert (selected["name"], selected["models"], selected["by"]) == ("cfa", 2, "worst")
     assert selected["worst"] == first["results"]["worst"] | {"low": lowest_interval(counts, 0.025)[0]}
     assert [selected["overall"][end] for end in ("low", "high")] == [*clopper_pearson(300, 400, 0.025)]

@@ -390,7 +390,7 @@ class Comparison(RichDisplay):
     @cached_property
     def best(self) -> tuple[str, ...]:
         """Names of the methods with the highest worst-class accuracy on these images; several if they are equal."""
-        worst: dict[str, float] = self.table["worst"].round(12).to_dict()
+        worst: dict[Any, float] = self.table["worst"].round(12).to_dict()
         return tuple(name for name in self.names if worst[name] == max(worst.values()))
 
     @cached_property
@@ -416,7 +416,7 @@ class Comparison(RichDisplay):
         alike = len(set(self.seeds.values())) == 1
         of_worst = selected_interval(worst, number, place, self.alpha, criterion=alike)
         of_overall = selected_interval(overall, number, place, self.alpha, criterion=False)
-        value: Mapping[str, float] = self.table.iloc[place][["worst", "overall"]].astype(float).to_dict()
+        value: dict[Any, float] = self.table.iloc[place][["worst", "overall"]].astype(float).to_dict()
         return Selected(
             self.best[0], number, Estimate(value["worst"], *of_worst), Estimate(value["overall"], *of_overall)
         )

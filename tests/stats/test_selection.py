@@ -32,9 +32,7 @@ def errors(truth: tuple[float, ...], *, corrected: bool) -> tuple[float, float]:
     for correct in itertools.product(range(IMAGES + 1), repeat=len(truth)):
         best = int(np.argmax(correct))
         if corrected:
-            low, high = selected_interval(
-                lambda model, alpha, k=correct: interval_of(k, model, alpha), len(truth), best
-            )
+            low, high = selected_interval(partial(interval_of, correct), len(truth), best)
         else:
             low, high = interval_of(correct, best, 0.05)
         chance = float(np.prod([chances[model][number] for model, number in enumerate(correct)]))

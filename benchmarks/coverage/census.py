@@ -54,12 +54,17 @@ class Entry(NamedTuple):
     simulation: Simulation
     repetitions: int = REPETITIONS
 
+    @property
+    def key(self) -> str:
+        """Module and name of the simulation."""
+        return f"{self.simulation.__module__.rpartition('.')[2]}.{self.simulation.__name__}"
+
 
 class Least(NamedTuple):
     """The regime of a simulation with the least coverage.
 
     Attributes:
-        simulation: name of the simulation.
+        simulation: `Entry.key` of the simulation.
         regimes: number of regimes.
         repetitions: repetitions of the least one; 0 if the coverage is exact.
         coverage: its coverage.
@@ -129,8 +134,7 @@ def measure(entry: Entry, repetitions: int | None = None) -> Least:
     least = min(regimes, key=lambda regime: regime.coverage)
     if least.again is not None:
         least = least.again(AGAIN * least.repetitions)
-    name = entry.simulation.__name__
-    return Least(name, len(regimes), least.repetitions, least.coverage, least.above, least.below, least.name)
+    return Least(entry.key, len(regimes), least.repetitions, least.coverage, least.above, least.below, least.name)
 
 
 def read() -> dict[str, Least]:
@@ -164,7 +168,7 @@ def page(census: Sequence[Entry], found: Mapping[str, Least]) -> str:
     """The page of coverages."""
     rows = []
     for entry in census:
-        least = found[entry.simulation.__name__]
+        least = found[entry.key]
         size = f"{least.regimes:,}, exact" if not least.repetitions else f"{least.regimes:,}"
         coverage = f"{100 * least.coverage:.1f} ({100 * least.above:.1f}, {100 * least.below:.1f})"
         about = f"{entry.method} ({entry.source})" if entry.source else entry.method
@@ -175,13 +179,13 @@ def page(census: Sequence[Entry], found: Mapping[str, Least]) -> str:
 
 NOTES = f"""# Coverage of intervals
 
-`python -m benchmarks interval-coverage`. Each row is a simulation of functions of the package where its interval is most
-likely to fail: few images, ties, accuracies near 0 and 1, many classes, long tails. `benchmarks/coverage` has the regimes
-and the functions.
+`python -m benchmarks interval-coverage`. Each row is a simulation of functions of the package where its interval is
+most likely to fail: few images, ties, accuracies near 0 and 1, many classes, long tails. The regimes and the functions
+are in `benchmarks/coverage`.
 
-- **Least coverage**: the share of simulated samples whose interval contains the truth, in percent, in the regime where it
-  is lowest. In parentheses: the shares whose lower end is too high, and whose upper end is too low. For a test it is
-  100 minus the share of false rejections. Below {100 * LEAST:.0f} % a test of the project fails.
+- **Least coverage**: the share of simulated samples whose interval contains the truth, in percent, in the regime where
+  it is lowest. In parentheses: the shares whose lower end is too high, and whose upper end is too low. For a test it
+  is 100 minus the share of false rejections. Below {100 * LEAST:.0f} % a test of the project fails.
 - The regime is the lowest of all in up to {REPETITIONS:,} samples of each. It is simulated again in {AGAIN} times as many
   samples, so that it is not lowest by chance.
 - **Population**: what is random. Images are independent, classes are fixed.

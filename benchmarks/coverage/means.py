@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -11,7 +12,9 @@ from benchmarks.coverage.base import Regime, simulated
 from classwise.analysis.drop import drop
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
+from classwise.papers.interval_estimators import interval, over_trainings
 from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import Estimate
 from classwise.stats.stratified import class_mean, sum_of_class_means
 
 Floats = NDArray[np.float64]
@@ -120,3 +123,22 @@ def drops(repetitions: int) -> Iterator[Regime]:
                     return found.difference.low, found.difference.high, 0.0
 
                 yield simulated(f"{classes} classes, {images} images each, {law}", draw, max(repetitions // 5, 20))
+
+
+def trainings(repetitions: int) -> Iterator[Regime]:
+    """The mean of an estimate over independent trainings on the same images, for new trainings and new images."""
+    for runs in (2, 3, 5):
+        for shared, own, effect in ((1.0, 0.0, 0.0), (1.0, 0.5, 0.3), (1.0, 0.2, 2.0), (0.2, 0.2, 1.0)):
+
+            def draw(
+                rng: np.random.Generator, runs: int = runs, law: tuple[float, float, float] = (shared, own, effect)
+            ) -> tuple[float, float, float]:
+                shared, own, effect = law
+                values = shared * rng.normal() + rng.normal(scale=math.hypot(own, effect), size=runs)
+                reach = 1.96 * math.hypot(shared, own)
+                parts = [interval(Estimate(value, value - reach, value + reach)) for value in values]
+                found = over_trainings(parts)(0.05)
+                return found.low, found.high, 0.0
+
+            name = f"{runs} trainings; errors of common images {shared:g}, of own images {own:g}, of trainings {effect:g}"
+            yield simulated(name, draw, repetitions)

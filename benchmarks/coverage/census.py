@@ -186,7 +186,7 @@ are in `benchmarks/coverage`.
 - **Least coverage**: the share of simulated samples whose interval contains the truth, in percent, in the regime where
   it is lowest. In parentheses: the shares whose lower end is too high, and whose upper end is too low. For a test it
   is 100 minus the share of false rejections. Below {100 * LEAST:.0f} % a test of the project fails.
-- The regime is the lowest of all in up to {REPETITIONS:,} samples of each. It is simulated again in {AGAIN} times as many
+- The regime is the lowest of all in up to {REPETITIONS:,} samples. It is simulated again in {AGAIN} times as many
   samples, so that it is not lowest by chance.
 - **Population**: what is random. Images are independent, classes are fixed.
 

@@ -140,5 +140,5 @@ def trainings(repetitions: int) -> Iterator[Regime]:
                 found = over_trainings(parts)(0.05)
                 return found.low, found.high, 0.0
 
-            name = f"{runs} trainings; errors of common images {shared:g}, of own images {own:g}, of trainings {effect:g}"
+            name = f"{runs} trainings; errors: common images {shared:g}, own images {own:g}, trainings {effect:g}"
             yield simulated(name, draw, repetitions)

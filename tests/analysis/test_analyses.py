@@ -46,7 +46,7 @@ def test_each_module_has_docstring_computation_result_and_figure(name: str) -> N
 
 def test_an_attack_that_all_rankings_share_is_in_the_title_only() -> None:
     one, other = outcomes(), outcomes(seed=5)
-    ranked = functools.partial(ranked_alike, {"SGD": one, "Adam": other}, resamples=20, permutations=20)
+    ranked = functools.partial(ranked_alike, {"SGD": one, "Adam": other}, permutations=20)
     figure = ranked(attacks={"strong": "PGD"}).figure().svg()
     assert "Rank correlation of the class accuracies, PGD" in figure
     assert "SGD, PGD" not in figure
@@ -64,17 +64,17 @@ def results() -> list[AnalysisResult]:
     specs = {"pgd": None, "t": {"inverse_temperature": 5.0}}
     family = Outcomes(family.frame, dataclasses.replace(family.meta, attacks=specs))
     return [
-        confused(table, "strong", resamples=20),
-        ranked_alike({"m": table}, resamples=20, permutations=20),
+        confused(table, "strong"),
+        ranked_alike({"m": table}, permutations=20),
         drop(table, "weak", "strong"),
         spread(table, "weak", resamples=20),
-        gap(table, table, "strong", resamples=20),
-        norm_link(table, "weak", range(CLASSES), resamples=20),
+        gap(table, table, "strong"),
+        norm_link(table, "weak", range(CLASSES)),
         smoothness({"one": table, "two": outcomes(seed=5)}, "strong"),
         ablation({"m": family}, family="t"),
         extremes(table, "strong", 0),
         pairs(table.confusion("strong"), NAMES),
-        sensitivity(table, "weak", "strong", resamples=20),
+        sensitivity(table, "weak", "strong"),
     ]
 
 

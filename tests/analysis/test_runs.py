@@ -174,7 +174,8 @@ def test_similarity_by_a_loop(saved: Audit) -> None:
             assert found.cosines[i, j] == pytest.approx(cosine)
     assert found.nearest[0] == max(found.cosines[0, 1], found.cosines[0, 2])
     assert found.link is not None
-    assert found.interval is not None
+    assert found.ranked is not None
+    assert found.ranked.value == pytest.approx(found.link.value)
     assert "cosine" in found.figure().svg()
     assert similarity_of(logits, labels, "abc").link is None
     with pytest.raises(ClasswiseError, match="expected shape"):

@@ -5,7 +5,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
-from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts, resampled_rows
+from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts
 
 
 def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
@@ -25,15 +25,12 @@ def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
     assert (drawn[:, 1] <= drawn[:, 0] + 1e-12)[:, [0, 1, 3]].all()  # the second is right only where the first is
 
 
-def test_counts_and_rows_alone() -> None:
+def test_counts_alone() -> None:
     drawn = resampled_counts(ClassCounts(np.array([100, 0, 10]), np.array([30, 0, 10])), resamples=5000)
     assert drawn[:, 0].mean() == pytest.approx(0.3, abs=0.01)
     assert drawn[:, 0].std() == pytest.approx(np.sqrt(0.21 / 100), rel=0.05)
     assert np.isnan(drawn[:, 1]).all()
     assert (drawn[:, 2] == 1).all()
-    rows = resampled_rows([[8, 2], [0, 0]], resamples=5000)
-    assert (rows.sum(axis=2) == [10, 0]).all()
-    assert rows[:, 0, 0].mean() == pytest.approx(8, abs=0.1)
 
 
 def test_percentiles_exclude_nan() -> None:

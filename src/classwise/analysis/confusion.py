@@ -5,6 +5,7 @@ kdd21 section 4.2 and Figure 2; iclr21 Figure 2; benz20 section 3.2.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +18,12 @@ from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion, confusion_rates, superclass_leakage
 from classwise.stats.correlations import Correlation, pearson_correlation
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
+from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.stratified import sum_of_class_means
+
+_HALVINGS = 30
+"""Bisection steps."""
 
 
 class Inside(NamedTuple):
@@ -158,11 +162,105 @@ def symmetric_share(matrix: IntArray, alpha: float = 0.05, seed: int = 0) -> Est
     present = matrix.sum(axis=1) > 0
     counts = matrix[present][:, present]
     generator = np.random.default_rng(seed)
-    halves = np.zeros_like(counts)
-    for row, values in enumerate(counts):
-        halves[row] = generator.multivariate_hypergeometric(values, int(values.sum()) // 2)
-    value, low, _ = _share(counts, counts, alpha)
-    if math.isnan(value) or (counts.sum(axis=1) < 2).any():
-        return Estimate(value, low, 1.0 if low == low else math.nan)
-    high = _share(counts - halves, halves, alpha).high
-    return Estimate(value, min(low, value), max(1.0 if math.isnan(high) else high, value))
+    half = np.stack([generator.multivariate_hypergeometric(row, int(row.sum()) // 2) for row in counts])
+    value = _share(counts, _signs(counts))
+    if math.isnan(value):
+        return Estimate(value, value, value)
+    low = _end(counts, _signs(counts), alpha, -1)
+    high = _end(half, _signs(counts - half), alpha, 1) if half.sum(axis=1).all() else 1.0
+    return Estimate(value, min(low, value), max(high, value))
+
+
+def _signs(counts: IntArray) -> FloatArray:
+    rates = confusion_rates(counts)
+    return np.asarray(np.sign(np.round(rates - rates.T, 9)))
+
+
+def _share(counts: IntArray, signs: FloatArray) -> float:
+    """1 - sum s_ij (M_ij - M_ji) / sum (M_ij + M_ji) over i < j; NaN without errors."""
+    rates = confusion_rates(counts) * ~np.eye(len(counts), dtype=np.bool_)
+    return 1 - float(ratio((rates * signs).sum(), rates.sum()))
+
+
+def _end(counts: IntArray, signs: FloatArray, alpha: float, side: int) -> float:
+    """Lower (side -1) or upper (1) end of `_share`, by bisection.
+
+    The end is the share from which on the interval of the numerator minus the share times the denominator excludes 0.
+    """
+    truth, predicted = _images(counts)
+    wrong = truth != predicted
+    symmetric = wrong * (1 - signs[truth, predicted])
+    classes = np.ones(len(counts))
+
+    def excluded(share: float) -> bool:
+        found = sum_of_class_means(symmetric - share * wrong, truth, -share * classes, (2 - share) * classes, alpha)
+        return found.low > 0 if side < 0 else found.high < 0
+
+    inner, outer = min(max(_share(counts, signs), 0.0), 1.0) if wrong.any() else 0.5, float(side > 0)
+    if not excluded(outer):
+        return outer
+    for _ in range(_HALVINGS):
+        middle = (inner + outer) / 2
+        inner, outer = (inner, middle) if excluded(middle) else (middle, outer)
+    return outer
+
+
+def excess(matrix: IntArray, group: IntArray, alpha: float = 0.05) -> Estimate:
+    """Share of the errors within superclasses minus that by chance (`superclass_leakage`), with an interval.
+
+    Each error has the value 1 or 0, inside or not, minus the chance level of its label. The interval is that of the
+    mean of independent, bounded values (`sum_of_class_means`).
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction.
+        group: (C,) the superclass of each class.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Fractions; NaN without errors.
+    """
+    truth, predicted = _images(matrix)
+    wrong = truth != predicted
+    if not wrong.any():
+        return Estimate(math.nan, math.nan, math.nan)
+    same, chance = group[truth] == group[predicted], ((group[:, None] == group).sum(axis=1) - 1) / (len(group) - 1)
+    values, index = (same - chance[truth])[wrong], np.zeros(int(wrong.sum()), dtype=np.int64)
+    return sum_of_class_means(values, index, [-chance.max()], [1 - chance.min()], alpha)
+
+
+def contrast(matrix: IntArray, group: IntArray, alpha: float = 0.05) -> Estimate:
+    """Mean rate M_ij over the pairs within a superclass minus that over the pairs across, with an interval.
+
+    It is a sum over classes of means of bounded values of their images (`sum_of_class_means`).
+
+    Args:
+        matrix: (C, C) confusion counts, label by prediction; absent classes are excluded as labels.
+        group: (C,) the superclass of each class.
+        alpha: 1 minus the coverage.
+
+    Returns:
+        Fractions; NaN without a pair of one of the two kinds.
+    """
+    present = np.flatnonzero(matrix.sum(axis=1))
+    same = (group[:, None] == group)[present]
+    inside, across = same & (present[:, None] != np.arange(len(matrix))), ~same
+    if not (inside.any() and across.any()):
+        return Estimate(math.nan, math.nan, math.nan)
+    weights = inside / inside.sum() - across / across.sum()
+    truth, predicted = _images(matrix[present])
+    low, high = np.minimum(weights.min(axis=1), 0), np.maximum(weights.max(axis=1), 0)
+    return sum_of_class_means(weights[truth, predicted], truth, low, high, alpha)
+
+
+def _leakage(matrix: IntArray, group: IntArray, alpha: float) -> tuple[Estimate, float]:
+    """The share of the errors within superclasses with its interval, and the chance level."""
+    share, chance = superclass_leakage(matrix, group)
+    wrong = int(matrix.sum() - matrix.trace())
+    low, high = proportion_interval(round(np.nan_to_num(share) * wrong), wrong, alpha)
+    return Estimate(share, float(low), float(high)), chance
+
+
+def _images(matrix: IntArray) -> tuple[IntArray, IntArray]:
+    """Row and column of each image of a matrix of counts: two (N,) arrays."""
+    truth, predicted = np.indices(matrix.shape).reshape(2, -1).repeat(matrix.ravel(), axis=1)
+    return truth, predicted

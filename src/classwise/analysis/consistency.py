@@ -5,8 +5,10 @@ kdd21 section 4.3 (claims on Table 1); benz20 section 3.2 (weak classes over net
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,13 +18,10 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.matrix import matrix
 from classwise.reporting.svg import Drawing
+from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation
 from classwise.stats.counts import FloatArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.ranks import Association, kendalls_w, spearman_matrix
-from classwise.stats.resampling import percentiles, resampled_accuracies
-
-_RESAMPLES = 400
-"""The default number of resamples; each requires the correlations of all pairs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +31,52 @@ class Consistency(AnalysisResult):
     Attributes:
         accuracies: a row for each ranking (attack of a model), a column for each class, fractions.
         correlations: (m, m) Spearman's correlations of the pairs of rows.
-        lowest: minimum over the pairs; its interval is NaN if computed from accuracies instead of outcomes.
-        mean: mean over the pairs, likewise.
-        agreement: Kendall's W over all rows, corrected for ties, and its permutation p-value.
+        agreement: Kendall's W over all rows, corrected for ties, and its permutation p-value. Rankings of the same
+            images agree more than by chance even for equal classes, since they have the same sampling error.
+        ranked: the correlations of the pairs (i, j), i < j, with their intervals; empty if computed from accuracies
+            instead of outcomes.
+        alpha: 1 minus the coverage of `lowest` and `mean`.
     """
 
     accuracies: pd.DataFrame
     correlations: FloatArray
-    lowest: Estimate
-    mean: Estimate
     agreement: Association
+    ranked: tuple[Correlation, ...] = ()
+    alpha: float = 0.05
+
+    @property
+    def lowest(self) -> Estimate:
+        """`lowest_at` the level ``alpha``."""
+        return self.lowest_at(self.alpha)
+
+    @property
+    def mean(self) -> Estimate:
+        """Mean over the pairs; the ends are the means of theirs, which is conservative. NaN ends without outcomes."""
+        value = float(self._pairs.mean())
+        if not self.ranked:
+            return Estimate(value, math.nan, math.nan)
+        _, low, high = np.mean([pair.estimate(self.alpha) for pair in self.ranked], axis=0)
+        return Estimate(value, float(low), float(high))
+
+    @property
+    def _pairs(self) -> FloatArray:
+        return self.correlations[np.triu_indices(len(self.correlations), k=1)]
+
+    def lowest_at(self, alpha: float) -> Estimate:
+        """Minimum over the pairs with an interval; its ends are NaN if computed from accuracies instead of outcomes.
+
+        The minimum of the lower ends needs no correction for the number of pairs: it is too high only if that of the
+        truly lowest pair is. The upper ends are simultaneous (Bonferroni).
+
+        Args:
+            alpha: 1 minus the coverage.
+        """
+        value = float(self._pairs.min())
+        if not self.ranked:
+            return Estimate(value, math.nan, math.nan)
+        low = np.min([pair.estimate(alpha).low for pair in self.ranked])
+        high = np.min([pair.estimate(alpha / len(self.ranked)).high for pair in self.ranked])
+        return Estimate(value, float(low), float(high))
 
     @property
     def table(self) -> pd.DataFrame:
@@ -79,12 +114,8 @@ def consistency(accuracies: pd.DataFrame, *, permutations: int = 9999, seed: int
     """
     known = accuracies.dropna(axis=1)
     values = known.to_numpy(dtype=np.float64)
-    correlations = spearman_matrix(values)
-    pairs = _pairs(correlations)
     agreement = kendalls_w(values, permutations=permutations, seed=seed)
-    unknown = (float("nan"), float("nan"))
-    lowest, mean = Estimate(float(pairs.min()), *unknown), Estimate(float(pairs.mean()), *unknown)
-    return Consistency(known, correlations, lowest, mean, agreement)
+    return Consistency(known, spearman_matrix(values), agreement)
 
 
 def ranked_alike(
@@ -92,29 +123,26 @@ def ranked_alike(
     attacks: Mapping[str, str] | None = None,
     *,
     alpha: float = 0.05,
-    resamples: int = _RESAMPLES,
     permutations: int = 9999,
     seed: int = 0,
 ) -> Consistency:
     """Compare the class rankings of several models under several attacks (kdd21 section 4.3).
 
-    For the intervals the images of each model are resampled, jointly under its attacks. Rank correlations of noisy
-    accuracies are biased towards 0, and resampling doubles the bias: the intervals are too low, and extended to their
-    estimates where these lie outside.
+    The intervals are those of the correlations of the true accuracies (`classwise.stats.correlations`). Images with the
+    same number are the same ones for all models.
 
     Args:
         audits: outcomes by the name of the model; several of a model, on different images, have different attacks, and
             an attack of more than one of them is that of the first.
         attacks: the attacks, as a mapping from the name in the outcomes to the name in the result; None: all attacks.
         alpha: 1 minus the coverage of the intervals, for new images.
-        resamples: number of resamples of the images.
         permutations: number of permutations for the p-value.
-        seed: seed of the resampling and the permutations.
+        seed: seed of the splits into halves and of the permutations.
 
     Raises:
         ClasswiseError: if there are fewer than two rankings, or the models have different classes.
     """
-    rows, resampled, names = dict[str, FloatArray](), list[FloatArray](), None
+    rows, halves, names = dict[str, FloatArray](), list[FloatArray](), None
     several = {model: [own] if isinstance(own, Outcomes) else own for model, own in audits.items()}
     for model, outcomes in ((model, table) for model, tables in several.items() for table in tables):
         if names is not None and names != outcomes.class_names:
@@ -126,23 +154,13 @@ def ranked_alike(
             continue
         rows |= {f"{model}, {name}": outcomes.counts(attack).accuracy for attack, name in chosen.items()}
         correct = np.stack([outcomes.correct(attack) for attack in chosen])
-        options = {"resamples": resamples, "seed": seed + len(resampled)}
-        resampled.append(resampled_accuracies(correct, outcomes.labels, len(names), **options))
+        splits = random_halves(outcomes.labels, outcomes.index, seed)
+        halves.append(half_means(correct, outcomes.labels, len(names), splits))
     if names is None:
         raise ClasswiseError("audits: empty; pass outcomes of two models, or of one model under two attacks")
     plain = consistency(pd.DataFrame(rows, index=list(names)).T, permutations=permutations, seed=seed)
-    present = [name in plain.accuracies.columns for name in names]
-    pairs = _pairs(spearman_matrix(np.concatenate(resampled, axis=1)[:, :, present]))
-    pairs = pairs[~np.isnan(pairs).all(axis=1)]  # of a resample with equal accuracies of all classes none is defined
-    lowest = _with_estimate(percentiles(plain.lowest.value, np.nanmin(pairs, axis=1), alpha))
-    mean = _with_estimate(percentiles(plain.mean.value, np.nanmean(pairs, axis=1), alpha))
-    return Consistency(plain.accuracies, plain.correlations, lowest, mean, plain.agreement)
-
-
-def _with_estimate(found: Estimate) -> Estimate:
-    """Extend an interval to its estimate: the noise of resampling lowers correlations, and with them both ends."""
-    return found._replace(low=min(found.low, found.value), high=max(found.high, found.value))
-
-
-def _pairs(correlations: FloatArray) -> FloatArray:
-    return correlations[(..., *np.triu_indices(correlations.shape[-1], k=1))]
+    present = np.isin(names, plain.accuracies.columns)
+    values, split = plain.accuracies.to_numpy(dtype=np.float64), np.concatenate(halves, axis=2)[..., present]
+    pairs = (list(pair) for pair in combinations(range(len(values)), 2))
+    ranked = tuple(rank_correlation(values[pair], split[:, :, pair]) for pair in pairs)
+    return replace(plain, ranked=ranked, alpha=alpha)

@@ -5,6 +5,7 @@ kdd21 section 4.3 (CV 28 times, MCD 5 times on CIFAR-10); iclr21 Appendix C, Fig
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +18,10 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.stats import gap_intervals, metric_intervals
+from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation, split_counts
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.ranks import Association, spearman, spearman_matrix
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
+from classwise.stats.ranks import Association, spearman
 
 _SIDES = ("standard", "robust")
 
@@ -38,7 +39,8 @@ class Gap(AnalysisResult):
         variance: CV of both, fractions squared: unbiased estimates (`classwise.stats.gap_intervals.variance`).
         variance_ratio: the second over the first.
         order: Spearman's correlation of the two class rankings, with its permutation p-value over classes.
-        order_interval: the same correlation with an interval for new images.
+        ranked: the same correlation, with intervals of that of the true accuracies, for new images.
+        alpha: 1 minus the coverage of `order_interval`.
     """
 
     classes: pd.DataFrame
@@ -48,7 +50,13 @@ class Gap(AnalysisResult):
     variance: tuple[Estimate, Estimate]
     variance_ratio: Estimate
     order: Association
-    order_interval: Estimate
+    ranked: Correlation
+    alpha: float
+
+    @property
+    def order_interval(self) -> Estimate:
+        """Spearman's correlation of the two class rankings with its interval."""
+        return self.ranked.estimate(self.alpha)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -66,21 +74,18 @@ class Gap(AnalysisResult):
         return dot_rows(title, [str(name) for name in self.classes.index], _SIDES, values, width=ROW_WIDTH)
 
 
-def gap(
-    standard: Outcomes, robust: Outcomes, attack: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
-) -> Gap:
+def gap(standard: Outcomes, robust: Outcomes, attack: str, *, alpha: float = 0.05, seed: int = 0) -> Gap:
     """Compare a standard model's clean accuracies with a robust model's accuracies under attack (iclr21 Figure 7).
 
-    Noise biases the plug-in MCD and CV up. CV is corrected for this bias; MCD has bounds that are valid under it. For
-    the interval of the rank correlation the images of each class are resampled, independently for the two models.
+    Noise biases the plug-in MCD and CV up. CV is corrected for this bias; MCD has bounds that are valid under it. The
+    interval of the rank correlation is corrected for the noise, which both models share on the same images.
 
     Args:
         standard: outcomes of the standard model, of which the clean accuracies are used.
         robust: outcomes of the robust model.
         attack: attack on the robust model.
         alpha: 1 minus the coverage of the intervals.
-        resamples: number of resamples of the images.
-        seed: seed of the resampling.
+        seed: seed of the splits into halves and of the permutations.
 
     Raises:
         ClasswiseError: if the class names differ.
@@ -88,31 +93,66 @@ def gap(
     if standard.class_names != robust.class_names:
         raise ClasswiseError("the two models have different classes; audit both on the same data set")
     counts = (standard.counts(CLEAN), robust.counts(attack))
-    shared = counts[0].present & counts[1].present
-    names = [name for name, present in zip(standard.class_names, shared, strict=True) if present]
+    shared = np.flatnonzero(counts[0].present & counts[1].present).tolist()
+    names = [standard.class_names[label] for label in shared]
     first, second = (ClassCounts(class_counts.count[shared], class_counts.correct[shared]) for class_counts in counts)
-    return gap_of(first, second, names, alpha=alpha, resamples=resamples, seed=seed)
+    order = order_of(standard, robust, attack, shared, seed=seed)
+    return gap_of(first, second, names, order, alpha=alpha, seed=seed)
+
+
+def order_of(
+    standard: Outcomes, robust: Outcomes, attack: str, classes: Sequence[int], *, seed: int = 0
+) -> Correlation:
+    """Spearman's correlation of the class rankings of `gap`, over some classes.
+
+    Args:
+        standard: outcomes of the standard model.
+        robust: outcomes of the robust model, with the same class names.
+        attack: attack on the robust model.
+        classes: labels of classes with images in both.
+        seed: seed of the splits into halves.
+    """
+    sides = ((standard, CLEAN), (robust, attack))
+    values = np.stack([table.counts(name).accuracy for table, name in sides])
+    halves = [
+        half_means(
+            table.correct(name)[None],
+            table.labels,
+            table.num_classes,
+            random_halves(table.labels, table.index, seed),
+        )
+        for table, name in sides
+    ]
+    return rank_correlation(values[:, classes], np.concatenate(halves, axis=2)[..., classes])
 
 
 def gap_of(
     standard: ClassCounts,
     robust: ClassCounts,
     names: list[str],
+    order: Correlation | None = None,
     *,
     alpha: float = 0.05,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Gap:
-    """`gap` of counts in which every class has images."""
+    """`gap` of counts in which every class has images.
+
+    Args:
+        standard: counts of the standard model.
+        robust: counts of the robust model.
+        names: names of the classes.
+        order: result of `order_of`; None: the images of the two models are different ones.
+        alpha: 1 minus the coverage of the intervals.
+        seed: seed of the splits into halves and of the permutations.
+    """
+    sides = (standard, robust)
+    if order is None:
+        halves = np.stack([split_counts(side, seed + place) for place, side in enumerate(sides)], axis=2)
+        order = rank_correlation(np.stack([side.accuracy for side in sides]), halves)
     columns = dict[str, FloatArray]()
     for key, side in (("standard", standard), ("robust", robust)):
         low, high = class_intervals(side, alpha)
         columns |= {key: side.accuracy, f"{key}_n": side.count.astype(float), f"{key}_low": low, f"{key}_high": high}
-    resampled = [
-        resampled_counts(side, resamples=resamples, seed=seed + n) for n, side in enumerate((standard, robust))
-    ]
-    order = spearman(standard.accuracy, robust.accuracy, seed=seed)
-    correlations = spearman_matrix(np.stack(resampled, axis=1))[:, 0, 1]
     return Gap(
         classes=pd.DataFrame(columns, index=pd.Index(names, name="class")),
         counts=(standard, robust),
@@ -120,6 +160,7 @@ def gap_of(
         discrepancy_ratio=gap_intervals.discrepancy_ratio(robust, standard, alpha),
         variance=(gap_intervals.variance(standard, alpha), gap_intervals.variance(robust, alpha)),
         variance_ratio=gap_intervals.variance_ratio(robust, standard, alpha),
-        order=order,
-        order_interval=percentiles(order.value, correlations, alpha),
+        order=spearman(standard.accuracy, robust.accuracy, seed=seed),
+        ranked=order,
+        alpha=alpha,
     )

@@ -20,10 +20,10 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import ClassCounts, FloatArray, ratio
+from classwise.stats.correlations import Correlation, fixed_halves, pearson_correlation, rank_correlation, split_counts
+from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.ranks import Association, kendall, pearson, row_correlations, spearman, spearman_matrix
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_counts
+from classwise.stats.ranks import Association, kendall, pearson, spearman
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +36,10 @@ class NormLink(AnalysisResult):
             over the classes: ``accuracy_normalised``, ``norm_normalised`` (NaN if constant).
         pearson: linear correlation over classes, with its permutation p-value.
         spearman: rank correlation, likewise.
-        kendall: tau-b and its p-value.
-        intervals: intervals of the three, for new images of the same classes and this model.
+        kendall: tau-b and its p-value; it has no interval, since no correction for its attenuation is accurate.
+        linear: Pearson's correlation, with intervals of that of the true accuracies.
+        ranked: Spearman's correlation, likewise.
+        alpha: 1 minus the coverage of `intervals`.
     """
 
     attack: str
@@ -45,7 +47,14 @@ class NormLink(AnalysisResult):
     pearson: Association
     spearman: Association
     kendall: Association
-    intervals: tuple[Estimate, Estimate, Estimate]
+    linear: Correlation
+    ranked: Correlation
+    alpha: float
+
+    @property
+    def intervals(self) -> tuple[Estimate, Estimate]:
+        """Pearson's and Spearman's correlation, with intervals for new images of the same classes and this model."""
+        return self.linear.estimate(self.alpha), self.ranked.estimate(self.alpha)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -65,11 +74,9 @@ class NormLink(AnalysisResult):
     def figure(self) -> Drawing:
         """iclr21 Figure 4 as a scatter plot: class accuracy against the norm of the class's row."""
         frame = self.classes
-        ends = self.intervals[1]
-        note = (
-            f"Spearman {self.spearman.value:.2f} ({ends.low:.2f} to {ends.high:.2f}), "
-            f"p {formatting.probability(self.spearman.p_value)}"
-        )
+        value, low, high = self.intervals[1]
+        interval = "" if np.isnan(low) else f" ({low:.2f} to {high:.2f})"
+        note = f"Spearman {value:.2f}{interval}, p {formatting.probability(self.spearman.p_value)}"
         axes = ("norm of the classifier's row", f"accuracy under {self.attack}, percent")
         names = [str(name) for name in frame.index]
         return scatter("Class accuracy and classifier norm", names, frame["norm"], frame["accuracy"], axes, note)
@@ -99,7 +106,6 @@ def norm_link(
     norms: ArrayLike,
     *,
     alpha: float = 0.05,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> NormLink:
     """Correlate class accuracies with the norms of the classifier's rows (iclr21 section 3.2).
@@ -109,15 +115,12 @@ def norm_link(
         attack: an attack, ``clean`` (for a standard model) or ``all``.
         norms: (C,) norms, from `row_norms`.
         alpha: 1 minus the coverage of the intervals.
-        resamples: number of resamples of the images.
-        seed: seed of the resampling and the permutations.
+        seed: seed of the splits into halves and of the permutations.
 
     Raises:
         ClasswiseError: if the number of norms differs from C, or fewer than three classes have images.
     """
-    return norm_link_of(
-        outcomes.counts(attack), outcomes.class_names, norms, attack, alpha=alpha, resamples=resamples, seed=seed
-    )
+    return norm_link_of(outcomes.counts(attack), outcomes.class_names, norms, attack, alpha=alpha, seed=seed)
 
 
 def norm_link_of(
@@ -127,7 +130,6 @@ def norm_link_of(
     attack: str = "",
     *,
     alpha: float = 0.05,
-    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> NormLink:
     """`norm_link` of counts."""
@@ -149,34 +151,13 @@ def norm_link_of(
     }
     frame = pd.DataFrame(columns, index=pd.Index(np.asarray(names, dtype=object)[present], name="class"))
     observed = (pearson(accuracy, length, seed=seed), spearman(accuracy, length, seed=seed), kendall(accuracy, length))
-    accuracies = resampled_counts(counts, resamples=resamples, seed=seed)[:, present]
-    resampled = _correlations(accuracies, length)
-    one, two, three = (percentiles(statistic.value, resampled[:, at], alpha) for at, statistic in enumerate(observed))
-    return NormLink(attack, frame, *observed, (one, two, three))
+    known = ClassCounts(counts.count[present], counts.correct[present])
+    halves = np.stack([split_counts(known, seed), fixed_halves(length)], axis=2)
+    ranked = rank_correlation(np.stack([accuracy, length]), halves)
+    return NormLink(attack, frame, *observed, pearson_correlation(known, length), ranked, alpha)
 
 
 def _normalised(values: FloatArray) -> FloatArray:
     """Min-max normalise to [0, 1]; NaN if constant."""
     width = np.ptp(values)
     return (values - values.min()) / width if width else np.full(len(values), np.nan)
-
-
-def _correlations(accuracies: FloatArray, length: FloatArray) -> FloatArray:
-    """Pearson's correlation, Spearman's and tau-b (R, 3) of each row of (R, C) accuracies; NaN if one is constant."""
-    lengths = np.broadcast_to(length, accuracies.shape)
-    linear = row_correlations(accuracies, lengths)
-    ranked = spearman_matrix(np.stack([accuracies, lengths], axis=1))[:, 0, 1]
-    found = np.stack([linear, ranked, _tau(accuracies, length)], axis=1)
-    found[(np.ptp(accuracies, axis=1) == 0) | (np.ptp(length) == 0)] = np.nan  # rounding may leave a variance
-    return found
-
-
-def _tau(rows: FloatArray, values: FloatArray) -> FloatArray:
-    """Tau-b (R,) of each of the rows (R, C) with the values (C,); memory does not grow with the number of pairs."""
-    agree, untied, distinct = np.zeros(len(rows)), np.zeros(len(rows)), 0
-    for place, value in enumerate(values[:-1]):  # pairs of a class with those after it
-        a, b = np.sign(rows[:, place + 1 :] - rows[:, [place]]), np.sign(values[place + 1 :] - value)
-        agree += a @ b
-        untied += np.count_nonzero(a, axis=1)
-        distinct += int(np.count_nonzero(b))
-    return ratio(agree, np.sqrt(untied * distinct))

@@ -18,7 +18,7 @@ from classwise.reporting.figures.matrix import matrix
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
+from classwise.stats.paired import paired_interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,27 +76,30 @@ class Pairs(AnalysisResult):
         tied = frame[frame["tie"] > 0].sort_values("tie", ascending=False, kind="stable")
         return tied.reset_index(drop=True)
 
-    def lead(
-        self, truth: int, taken: int, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
-    ) -> Estimate:
+    def lead(self, truth: int, taken: int, *, alpha: float = 0.05) -> Estimate:
         """How much more often a class is misclassified as one class than as the next most frequent one.
+
+        It is the minimum of the differences to the other classes. Each has the interval of two paired proportions
+        (`paired_interval`), since both counts are of the same images. The minimum of the lower ends needs no correction
+        for the number of classes: it is too high only if that of the truly next class is. The upper ends are
+        simultaneous (Bonferroni).
 
         Args:
             truth: label of the class.
             taken: the predicted class.
-            alpha: 1 minus the coverage of the interval, for new images. The interval is biased down, because the
-                maximum of several noisy counts is biased up.
-            resamples: number of resamples of the images.
-            seed: seed of the resampling.
+            alpha: 1 minus the coverage of the interval, for new images.
 
         Returns:
-            A fraction of the images of the class; above 0 if ``taken`` is the most frequent wrong prediction.
+            A fraction of the images of the class; above 0 if ``taken`` is the most frequent wrong prediction. NaN for
+            a class without images.
         """
-        resampled = resampled_rows(self.matrix, resamples=resamples, seed=seed)
-        rows = np.concatenate([self.matrix[None].astype(np.float64), resampled])[:, truth]
-        others = [label for label in range(rows.shape[1]) if label not in (truth, taken)]
-        leads = ratio(rows[:, taken] - rows[:, others].max(axis=1), rows.sum(axis=1))
-        return percentiles(float(leads[0]), leads[1:], alpha)
+        row = self.matrix[truth]
+        others = np.delete(row, [truth, taken])
+        differences = ratio(row[taken] - others, row.sum())
+        images, own = np.full_like(others, row.sum()), np.full_like(others, row[taken])
+        low = paired_interval(own, others, images, alpha).low.min()
+        high = paired_interval(own, others, images, alpha / len(others)).high.min()
+        return Estimate(float(differences.min()), float(low), float(high))
 
     def figure(self) -> Drawing:
         """kdd21 E8: the ties of all pairs."""

@@ -16,10 +16,9 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.svg import Drawing
+from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation
 from classwise.stats.counts import ratio
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import ranks, row_correlations
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_means
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +30,27 @@ class Sensitivity(AnalysisResult):
         tempered: the attack with a temperature.
         classes: a row for each class: ``n``, ``cvc`` (0 .. (C-1)/C^2), ``accuracy`` under the plain attack and ``drop``
             from it to the tempered one (fractions).
-        vulnerable: Spearman's correlation of CVC and accuracy over the classes, with its interval.
-        sensitive: Spearman's correlation of CVC and drop. Rank correlations of noisy values are biased towards 0, and
-            resampling adds to the bias of both intervals. NaN if a column is constant.
+        robustness: Spearman's correlation of CVC and accuracy over the classes; NaN if a column is constant.
+        reaction: Spearman's correlation of CVC and drop, likewise.
+        alpha: 1 minus the coverage of `vulnerable` and `sensitive`.
     """
 
     attack: str
     tempered: str
     classes: pd.DataFrame
-    vulnerable: Estimate
-    sensitive: Estimate
+    robustness: Correlation
+    reaction: Correlation
+    alpha: float
+
+    @property
+    def vulnerable(self) -> Estimate:
+        """`robustness`, with an interval of the correlation of the true values, for new images."""
+        return self.robustness.estimate(self.alpha)
+
+    @property
+    def sensitive(self) -> Estimate:
+        """`reaction`, likewise."""
+        return self.reaction.estimate(self.alpha)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -52,7 +62,8 @@ class Sensitivity(AnalysisResult):
         frame = self.classes
         links = [(self.vulnerable, "accuracy"), (self.sensitive, "drop")]
         reported = [
-            f"with {what} {correlation.value:.2f} ({correlation.low:.2f} to {correlation.high:.2f})"
+            f"with {what} {correlation.value:.2f}"
+            + ("" if np.isnan(correlation.low) else f" ({correlation.low:.2f} to {correlation.high:.2f})")
             for correlation, what in links
             if not np.isnan(correlation.value)
         ]
@@ -62,9 +73,7 @@ class Sensitivity(AnalysisResult):
         return scatter("Class accuracy and smoothness", names, frame["cvc"], frame["accuracy"], axes, note)
 
 
-def sensitivity(
-    outcomes: Outcomes, attack: str, tempered: str, *, alpha: float = 0.05, resamples: int = RESAMPLES, seed: int = 0
-) -> Sensitivity:
+def sensitivity(outcomes: Outcomes, attack: str, tempered: str, *, alpha: float = 0.05, seed: int = 0) -> Sensitivity:
     """Correlate the CVC of each class with its robust accuracy and its temperature drop (kdd21 section 5).
 
     Args:
@@ -72,8 +81,7 @@ def sensitivity(
         attack: the plain attack.
         tempered: the same attack with a temperature.
         alpha: 1 minus the coverage of the intervals, for new images of the same classes.
-        resamples: number of resamples of the images within each class.
-        seed: seed of the resampling.
+        seed: seed of the splits into halves.
 
     Raises:
         ClasswiseError: if the rows are not last iterates or have no confidences, the attacks were run on different
@@ -92,12 +100,12 @@ def sensitivity(
     if present.sum() < 3:
         raise ClasswiseError(f"{present.sum()} classes have images; a correlation requires at least 3")
     means = np.stack([ratio(np.bincount(labels, weights=row, minlength=size), count) for row in values])
-    resampled = resampled_means(values, labels, size, resamples=resamples, seed=seed)[:, :, present]
     cvc, accuracy, drop = means
     columns = {"n": count, "cvc": cvc, "accuracy": accuracy, "drop": drop}
     frame = pd.DataFrame(columns, index=pd.Index(outcomes.class_names, name="class"))
-    joined = np.concatenate([means[None, :, present], resampled])
-    smoothness, *others = (ranks(joined[:, row]) for row in range(3))
-    correlations = [row_correlations(smoothness, other) for other in others]
-    vulnerable, sensitive = (percentiles(float(correlation[0]), correlation[1:], alpha) for correlation in correlations)
-    return Sensitivity(outcomes.member(attack), outcomes.member(tempered), frame[present], vulnerable, sensitive)
+    halves = half_means(values, labels, size, random_halves(labels, seed=seed))
+    robustness, reaction = (
+        rank_correlation(means[[0, other]][:, present], halves[:, :, [0, other]][..., present]) for other in (1, 2)
+    )
+    names = (outcomes.member(attack), outcomes.member(tempered))
+    return Sensitivity(*names, frame[present], robustness, reaction, alpha)

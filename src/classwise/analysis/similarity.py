@@ -18,12 +18,9 @@ from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.matrix import matrix
 from classwise.reporting.svg import Drawing
+from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation
 from classwise.stats.counts import FloatArray, class_labels, ratio
-from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import Association, spearman, spearman_matrix
-from classwise.stats.resampling import percentiles
-
-_RESAMPLES = 400
+from classwise.stats.ranks import Association, spearman
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +33,14 @@ class Similarity(AnalysisResult):
         nearest: (C,) largest cosine of each class with another one.
         link: Spearman's correlation over classes of ``nearest`` and the class accuracies, with its permutation p-value;
             None without accuracies.
-        interval: interval of that correlation, for new images.
+        ranked: the same correlation, with intervals of that of the true values, for new images; None likewise.
     """
 
     class_names: tuple[str, ...]
     cosines: FloatArray
     nearest: FloatArray
     link: Association | None = None
-    interval: Estimate | None = None
+    ranked: Correlation | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -55,13 +52,13 @@ class Similarity(AnalysisResult):
         return matrix("Cosine between class-mean logits", self.class_names, self.cosines, "cosine")
 
 
-def similarity(audit: Audit, attack: str | None = None, **options: float) -> Similarity:
+def similarity(audit: Audit, attack: str | None = None, **options: int) -> Similarity:
     """Compute cosines of the class-mean clean logits, and their correlation with robustness (benz20 section 3.2).
 
     Args:
         audit: an audit with ``save="logits"``.
         attack: attack whose class accuracies are correlated with the similarity; None: no correlation.
-        **options: ``alpha`` and ``seed`` of `similarity_of`.
+        **options: ``seed`` of `similarity_of`.
 
     Raises:
         ClasswiseError: if the audit has no saved logits.
@@ -74,7 +71,7 @@ def similarity(audit: Audit, attack: str | None = None, **options: float) -> Sim
         correct = outcomes.correct(attack)
         if not np.array_equal(outcomes.index, index):
             raise ClasswiseError(f"the saved logits and {attack!r} are of different images; audit without a cascade")
-    return similarity_of(logits, labels, outcomes.class_names, correct, **options)  # type: ignore[arg-type]
+    return similarity_of(logits, labels, outcomes.class_names, correct, **options)
 
 
 def similarity_of(
@@ -83,7 +80,6 @@ def similarity_of(
     class_names: Sequence[str],
     correct: ArrayLike | None = None,
     *,
-    alpha: float = 0.05,
     seed: int = 0,
 ) -> Similarity:
     """`similarity` of an array of logits.
@@ -93,8 +89,7 @@ def similarity_of(
         labels: (N,) integers in 0 .. C-1.
         class_names: (C,) names.
         correct: (N,) true for images that are correct under the attack; None: no correlation is computed.
-        alpha: 1 minus the coverage of the interval.
-        seed: seed of the resampling and the permutations.
+        seed: seed of the splits into halves and of the permutations.
 
     Raises:
         ClasswiseError: if the shapes do not match.
@@ -110,17 +105,14 @@ def similarity_of(
     if correct is None:
         return Similarity(names, cosines, nearest)
     right = np.asarray(correct, dtype=np.float64)
-    link = spearman(nearest, ratio(member.T @ right, member.sum(axis=0)), seed=seed)
-    generator = np.random.default_rng(seed)
+    accuracy = ratio(member.T @ right, member.sum(axis=0))
     present = np.flatnonzero(member.any(axis=0))
-    means, accuracies = np.zeros((_RESAMPLES, len(present), values.shape[1])), np.zeros((_RESAMPLES, len(present)))
-    for place, label in enumerate(present):
-        rows = np.flatnonzero(index == label)
-        weights = generator.multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=_RESAMPLES) / len(rows)
-        means[:, place], accuracies[:, place] = weights @ values[rows], weights @ right[rows]
-    nearest_resampled = np.stack([_nearest(_cosines(resampled)) for resampled in means])
-    correlations = spearman_matrix(np.stack([nearest_resampled, accuracies], axis=1))[:, 0, 1]
-    return Similarity(names, cosines, nearest, link, percentiles(link.value, correlations, alpha))
+    halves = half_means(np.vstack([values.T, right]), index, len(names), random_halves(index, seed=seed))[..., present]
+    nearest_in_halves = [[_nearest(_cosines(half[:-1].T)) for half in split] for split in halves]
+    ranked = rank_correlation(
+        np.stack([nearest, accuracy])[:, present], np.stack([np.asarray(nearest_in_halves), halves[:, :, -1]], axis=2)
+    )
+    return Similarity(names, cosines, nearest, spearman(nearest, accuracy, seed=seed), ranked)
 
 
 def _cosines(means: FloatArray) -> FloatArray:

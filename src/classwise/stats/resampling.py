@@ -68,36 +68,6 @@ def resampled_accuracies(
     return accuracies
 
 
-def resampled_means(
-    values: ArrayLike, labels: ArrayLike, num_classes: int, *, resamples: int = RESAMPLES, seed: int = 0
-) -> FloatArray:
-    """Class means of real values on bootstrap resamples of the images; for booleans `resampled_accuracies` is faster.
-
-    Args:
-        values: (A, N) numbers, a row for each quantity; all values of an image are resampled together.
-        labels: (N,) integers in 0 .. C-1.
-        num_classes: C.
-        resamples: R.
-        seed: seed of the resampling.
-
-    Returns:
-        (R, A, C) means; NaN for absent classes.
-
-    Raises:
-        ClasswiseError: if a label is out of range, or the lengths differ.
-    """
-    index, rows = class_labels(labels, num_classes), np.asarray(values, dtype=np.float64)
-    if rows.ndim != 2 or rows.shape[1] != len(index):
-        raise ClasswiseError(f"values: expected shape (quantities, {len(index)}), got {rows.shape}")
-    generator = np.random.default_rng(seed)
-    means = np.full((resamples, len(rows), num_classes), np.nan)
-    for label in np.unique(index):
-        members = rows[:, index == label]
-        size = members.shape[1]
-        means[:, :, label] = generator.multinomial(size, np.full(size, 1 / size), size=resamples) @ members.T / size
-    return means
-
-
 def resampled_counts(counts: ClassCounts, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
     """Resampled class accuracies from counts, by binomial sampling: (R, C) fractions; NaN for absent classes."""
     accuracy = np.nan_to_num(counts.accuracy)
@@ -105,23 +75,12 @@ def resampled_counts(counts: ClassCounts, *, resamples: int = RESAMPLES, seed: i
     return ratio(correct, counts.count)
 
 
-def resampled_rows(matrix: ArrayLike, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
-    """Resample the images of each row of a confusion matrix (C, C) of counts: (R, C, C)."""
-    counts = np.asarray(matrix, dtype=np.int64)
-    generator = np.random.default_rng(seed)
-    matrices = np.zeros((resamples, *counts.shape))
-    for row, values in enumerate(counts):
-        if values.sum():
-            matrices[:, row] = generator.multinomial(values.sum(), values / values.sum(), size=resamples)
-    return matrices
-
-
 @checked
 def percentiles(value: float, samples: ArrayLike, alpha: Level = 0.05) -> Estimate:
     """A number with the percentile interval (Efron 1979) of its resampled values; NaN among them are excluded.
 
-    For a biased plug-in estimate (a maximum, a variance over classes, a correlation) the bias enters the interval
-    twice. Where that matters, the docstring of the analysis mentions it.
+    For a biased plug-in estimate (a maximum or a variance over classes) the bias enters the interval twice. Where that
+    matters, the docstring of the analysis mentions it. For correlations, see `classwise.stats.correlations`.
     """
     known = np.asarray(samples, dtype=np.float64)
     known = known[np.isfinite(known)]

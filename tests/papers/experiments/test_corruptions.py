@@ -6,24 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.papers.experiments.weak_classes import Corrupted, _correlation, agreement
-from classwise.reporting.tables import Cell
-from classwise.stats.intervals import Estimate
+from classwise.papers.experiments.weak_classes import Corrupted, agreement
 
 
 def test_agreement_equals_scipy() -> None:
-    accuracy = np.random.default_rng(0).integers(5, size=(20, 4, 10)) / 4
-    for severities, found in zip(accuracy, agreement(accuracy), strict=True):
-        assert found == pytest.approx(stats.spearmanr(severities[:-1].mean(0).round(9), severities[-1]).statistic)
-    for severities, found in zip(accuracy, agreement(accuracy, [1]), strict=True):
-        assert found == pytest.approx(stats.spearmanr(severities[1], severities[-1]).statistic)
-    constant = np.full((3, 10), 0.3)
-    assert agreement(constant) == 0
-
-
-def test_intervals_are_clipped_to_correlations() -> None:
-    assert _correlation(Estimate(0.94, 0.81, 1.07)) == Cell("0.94", "0.81 to 1.00")
-    assert _correlation(Estimate(-0.94, -1.07, -0.81)) == Cell("-0.94", "-1.00 to -0.81")
+    labels = np.repeat(np.arange(10), 30)
+    random = np.random.default_rng(0)
+    corrupted, attacked = random.random((4, 300)) < 0.04 * labels + 0.3, random.random(300) < 0.04 * labels + 0.2
+    found = agreement(corrupted, attacked, labels, 10)
+    means = [row.reshape(10, 30).mean(axis=1).round(9) for row in (corrupted.mean(axis=0), attacked)]
+    assert found.value == pytest.approx(stats.spearmanr(*means).statistic)
+    assert 0 < found.low < found.value < found.high <= 1
+    constant = agreement(corrupted, np.zeros(300, dtype=bool), labels, 10)
+    assert constant.value == 0
+    assert np.isnan([constant.low, constant.high]).all()
 
 
 def test_counts_of_a_severity() -> None:

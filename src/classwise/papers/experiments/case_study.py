@@ -46,7 +46,7 @@ from classwise.papers.experiments.protocol import (
     tpgd,
     under_pgd,
 )
-from classwise.papers.interval_estimators import ALPHA, Resampled, difference, interval
+from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, difference, in_points, interval
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
 from classwise.papers.tables import Key, class_table, estimate_cell, percent_cell
 from classwise.reporting import formatting
@@ -618,12 +618,12 @@ class GroupRelations(_Homing):
     def run(self, context: Context) -> Findings:
         """Compare the strongest ties of both matrices with the superclasses; test claim C20 over the named pairs."""
         both = class_pairs(homing_matrices(context), context.test_images.superclasses)
-        leads = [ties.lead(*pair) for ties in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
+        leads = [_lead(ties, *pair) for ties in both.values() for a, b in NAMED_PAIRS for pair in ((a, b), (b, a))]
         test = Test(
             claim="kdd21/C20",
             estimand="the named class's share of all images minus that of the next, each class of 3-5, 1-9, 0-8; "
             "misclassified, and homing",
-            estimators=[interval(lead, 100) for lead in leads],
+            estimators=leads,
             cifar10=True,
         )
         caption = "Symmetric matrix: mean of the two shares."
@@ -636,6 +636,11 @@ class GroupRelations(_Homing):
 
 def class_pairs(matrices: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
     """Pairs of the misclassified and of the homing matrix; the diagonal of each is the rest of the class."""
+def _lead(ties: Pairs, truth: int, taken: int) -> IntervalEstimator:
+    """`Pairs.lead` in points."""
+    return lambda level: in_points(ties.lead(truth, taken, alpha=level))
+
+
     rest = np.diag(matrices.matrix.sum(axis=1) - matrices.homing.sum(axis=1))
     return {
         "Misclassified": pairs(matrices.matrix, matrices.class_names, superclasses),

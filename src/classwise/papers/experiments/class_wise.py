@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from classwise.analysis.confusion import Confused, confused
+from classwise.analysis.confusion import Confused, confused, contrast, excess, rate_correlation
 from classwise.analysis.embedding import embedding
-from classwise.analysis.gap import Gap, gap, gap_of
+from classwise.analysis.gap import Gap, gap, gap_of, order_of
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.analysis.spread import spread, spread_of
 from classwise.analysis.trend import trend, trend_of
@@ -34,7 +35,6 @@ from classwise.papers.interval_estimators import (
     interval,
     more_varied,
     plus,
-    raised,
     wider,
     widest,
 )
@@ -71,8 +71,7 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
-from classwise.stats.ranks import row_correlations
-from classwise.stats.resampling import RESAMPLES, percentiles, resampled_rows
+from classwise.stats.stratified import sum_of_class_means
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
@@ -170,8 +169,12 @@ class DataSetAudits:
     def shown(self, kind: str = ADVERSARIAL, attack: str = ROBUST) -> tuple[ClassCounts, Sequence[str]]:
         """Per-class counts and names of the sampled classes, or of all classes with images."""
         counts, names = self.counts(kind, attack), self.outcomes(kind).class_names
-        rows = np.flatnonzero(counts.present).tolist() if self.sampled is None else list(self.sampled)
-        return ClassCounts(counts.count[rows], counts.correct[rows]), [names[row] for row in rows]
+        return ClassCounts(counts.count[self.rows], counts.correct[self.rows]), [names[row] for row in self.rows]
+
+    @cached_property
+    def rows(self) -> Sequence[int]:
+        """Labels of the classes of `shown`."""
+        return np.flatnonzero(self.counts().present).tolist() if self.sampled is None else list(self.sampled)
 
     @cached_property
     def fault(self) -> str:
@@ -319,7 +322,8 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
         rows, figures, tests = [], [], []
         for data_set in audited:
             (standard, names), (adversarial, _) = data_set.shown("standard", "clean"), data_set.shown()
-            robust = gap_of(standard, adversarial, list(names))
+            tables = (data_set.outcomes("standard"), data_set.outcomes())
+            robust = gap_of(standard, adversarial, list(names), order_of(*tables, ROBUST, data_set.rows))
             rows += gap_rows(robust, f"{data_set.data}: ")
             own = self.claims(robust) if data_set.judges(self.claim) else ()
             order = [Cell(""), Cell(""), estimate_cell(robust.order_interval, 1, 2, tests=own)]
@@ -340,7 +344,7 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
             robust: standard clean accuracy against adversarial training under PGD.
         """
         one, other = robust.counts
-        parts = [interval(robust.order_interval), lambda level: discrepancy_difference(other, one, alpha=level)]
+        parts = [robust.ranked.estimate, lambda level: discrepancy_difference(other, one, alpha=level)]
         estimand = "Spearman's correlation of the two class orders; difference of the gaps (fractions)"
         return [Test(claim=self.claim, estimand=estimand, estimators=parts, unit="")]
 
@@ -795,8 +799,6 @@ def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
     return figures
 
 
-MANY = 200
-"""Number of classes above which fewer resamples are drawn, since each has the size of the matrix."""
 SVHN = "svhn"
 SIX, EIGHT = 6, 8
 """The digits that kdd21 names as similar in shape."""
@@ -853,7 +855,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
                 claim="kdd21/C5",
                 covers=(data,),
                 estimand=f"correlation of M_ij with M_ji over pairs of classes, {data}",
-                estimators=[interval(matrices[data].pearson)],
+                estimators=[matrices[data].correlation.estimate],
                 unit="",
                 limits=CORRELATION,
             )
@@ -864,10 +866,11 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
         inside = {data: errors for data in fit if (errors := classes[data].inside) is not None}
         if inside:
             note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
-            contrasts = [interval(errors.contrast, 100) for errors in inside.values()]
+            matrix_groups = [_grouped(classes[data]) for data in inside]
+            contrasts = [_in_points_at(contrast, *both) for both in matrix_groups]
             estimand = "mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set"
             tests.append(Test(claim="kdd21/C6", covers=(INSIDE,), estimand=estimand, estimators=contrasts, note=note))
-            excesses = [interval(errors.excess, 100) for errors in inside.values()]
+            excesses = [_in_points_at(excess, *both) for both in matrix_groups]
             estimand = "share of the errors across superclasses: chance minus measured, each data set"
             note = f"on {', '.join(inside)}"
             tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
@@ -879,8 +882,19 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
 
 
 def _confused(one: DataSetAudits) -> Confused:
-    outcomes = one.outcomes()
-    return confused(outcomes, ROBUST, resamples=RESAMPLES if outcomes.num_classes <= MANY else RESAMPLES // 10)
+    return confused(one.outcomes(), ROBUST)
+
+
+def _grouped(one: Confused) -> tuple[IntArray, IntArray]:
+    """Confusion counts (C, C) and superclasses (C,) of classes that have superclasses."""
+    assert one.superclasses is not None
+    return one.matrix, np.asarray(one.superclasses)
+
+
+def _in_points_at(
+    statistic: Callable[[IntArray, IntArray, float], Estimate], matrix: IntArray, group: IntArray
+) -> IntervalEstimator:
+    return lambda level: in_points(statistic(matrix, group, level))
 
 
 def structure_tables(
@@ -935,40 +949,17 @@ def _similar_digits(matrix: IntArray) -> Test:
     return Test(
         claim="kdd21/C7",
         estimand="rate 6 as 8, and rate 8 as 6, each minus the mean rate of all pairs",
-        estimators=[interval(_beyond_mean(matrix, *pair), 100) for pair in ((SIX, EIGHT), (EIGHT, SIX))],
+        estimators=[_beyond_mean(matrix, *pair) for pair in ((SIX, EIGHT), (EIGHT, SIX))],
     )
 
 
-def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> Estimate:
-    """Rate of one pair of classes minus the mean rate of all pairs, with its interval for new images."""
-
-    def difference(counts: FloatArray) -> FloatArray:
-        rates = counts / counts.sum(axis=2, keepdims=True)
-        pairs = rates[:, ~np.eye(len(matrix), dtype=np.bool_)]
-        return np.asarray(rates[:, truth, predicted] - pairs.mean(axis=1))
-
-    observed = difference(matrix[None].astype(np.float64))
-    return percentiles(float(observed[0]), difference(resampled_rows(matrix)), ALPHA)
-
-
-def symmetry_inside(matrix: IntArray, superclasses: Sequence[int]) -> Estimate:
-    """Correlation of the rates M_ij and M_ji over the pairs of classes of one superclass, with its interval.
-
-    Args:
-        matrix: (C, C) confusion counts, label by prediction; every class has images.
-        superclasses: (C,) the superclass of each class.
-    """
-    group = np.asarray(superclasses)
-    first, second = np.triu_indices(len(group), k=1)
-    same = group[first] == group[second]
-    first, second = first[same], second[same]
-
-    def correlation(counts: FloatArray) -> FloatArray:
-        rates = counts / counts.sum(axis=2, keepdims=True)
-        return row_correlations(rates[:, first, second], rates[:, second, first])
-
-    observed = correlation(matrix[None].astype(np.float64))
-    return percentiles(float(observed[0]), correlation(resampled_rows(matrix)), ALPHA)
+def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> IntervalEstimator:
+    """Rate of one pair of classes minus the mean rate of all pairs, in points; every class has images."""
+    weights = (np.eye(len(matrix)) - 1) / (len(matrix) * (len(matrix) - 1))
+    weights[truth, predicted] += 1
+    labels, predictions = np.indices(matrix.shape).reshape(2, -1).repeat(matrix.ravel(), axis=1)
+    values, low, high = weights[labels, predictions], weights.min(axis=1), weights.max(axis=1)
+    return lambda level: in_points(sum_of_class_means(values, labels, low, high, level))
 
 
 class ConfusedLabels(ConfusionUnderAttack):
@@ -993,10 +984,8 @@ class ConfusedLabels(ConfusionUnderAttack):
         found = {data_set.data: classes[data_set.data] for data_set in chosen}
         contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
         for confusions in found.values():
-            assert confusions.inside is not None
-            assert confusions.superclasses is not None
-            contrasts.append(interval(confusions.inside.contrast, 100))
-            symmetries.append(interval(symmetry_inside(confusions.matrix, confusions.superclasses)))
+            contrasts.append(_in_points_at(contrast, *_grouped(confusions)))
+            symmetries.append(rate_correlation(*_grouped(confusions)).estimate)
         return [
             Test(
                 claim="benz20/C5",
@@ -1148,7 +1137,8 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
             links = {kind: _link(data_set, kind) for kind in EVALUATED_UNDER}
             own = [test for test in _norm_tests(data_set.data, links) if data_set.judges(test.claim)]
             for kind, link in links.items():
-                cells = [estimate_cell(estimate, 1, 2, tests=own) for estimate in link.intervals]
+                kendall = Estimate(link.kendall.value, math.nan, math.nan)
+                cells = [estimate_cell(estimate, 1, 2, tests=own) for estimate in (*link.intervals, kendall)]
                 p_value = Cell(formatting.probability(link.spearman.p_value))
                 rows.append(Row(f"{data_set.data}, {kind}, {EVALUATED_UNDER[kind]}", [*cells, p_value]))
                 model = f"{data_set.data}: the {kind} model, {EVALUATED_UNDER[kind]}"
@@ -1180,15 +1170,17 @@ def _link(one: DataSetAudits, kind: str) -> NormLink:
 
 
 def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
-    size = links["standard"].intervals[1]
-    ends = sorted(abs(end) for end in (size.low, size.high))
-    weak = Estimate(NONE - abs(size.value), NONE - ends[1], NONE - (0.0 if size.low <= 0 <= size.high else ends[0]))
+    def weak(level: float) -> Estimate:
+        value, low, high = links["standard"].ranked.estimate(level)
+        nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+        return Estimate(NONE - abs(value), NONE - max(abs(low), abs(high)), NONE - nearest)
+
     return [
         Test(
             claim="iclr21/C5",
             covers=(data,),
             estimand=f"Spearman's correlation of robustness and norm, adversarial training on {data}",
-            estimators=[interval(links["adversarial"].intervals[1])],
+            estimators=[links["adversarial"].ranked.estimate],
             unit="",
             limits=CORRELATION,
         ),
@@ -1196,11 +1188,10 @@ def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
             claim="iclr21/C6",
             covers=(data,),
             estimand=f"0.5 minus the absolute Spearman correlation of clean accuracy and norm, standard model, {data}",
-            estimators=[raised(interval(weak), NONE - 1)],
+            estimators=[weak],
             unit="",
             limits=(NONE - 1, NONE),
-            note="'none' is interpreted as below 0.5; sampling noise lowers the correlation, so the claim cannot be "
-            "supported",
+            note="'none' is interpreted as below 0.5",
         ),
     ]
 

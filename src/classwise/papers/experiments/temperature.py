@@ -746,7 +746,7 @@ class SmoothVulnerableSensitive(_Grid, scales=TEMPERATURE_SCALES, trainings=defe
             Test(
                 claim="kdd21/C29",
                 estimand="Spearman's correlation of CVC and robustness over the classes, each defence",
-                estimators=[interval(result.vulnerable) for result in sensitivities.values()],
+                estimators=[result.robustness.estimate for result in sensitivities.values()],
                 unit="",
                 limits=CORRELATION,
             ),

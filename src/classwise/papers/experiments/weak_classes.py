@@ -6,7 +6,6 @@ import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -31,7 +30,7 @@ from classwise.papers.claims import CORRELATION, Measurement, Test
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
-from classwise.papers.interval_estimators import Resampled, in_points, interval, lowered
+from classwise.papers.interval_estimators import Resampled, in_points, negative
 from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
 from classwise.papers.tables import HEADS_OF_BOTH, Key, class_table, estimate_cell, metric_cells
 from classwise.reporting import formatting
@@ -39,9 +38,9 @@ from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metric_intervals
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import ranks, row_correlations
 from classwise.training.folder import Run
 
 ADAM_LR = 1e-3
@@ -151,10 +150,10 @@ class WeakClasses(Experiment, scales=PLANS):
         test = Test(
             claim=self.claim,
             estimand="lowest of Spearman's correlations of class robustness over the grid",
-            estimators=[lowered(interval(columns[0].lowest), CORRELATION[1])],
+            estimators=[columns[0].lowest_at],
             unit="",
             limits=CORRELATION,
-            note="one training of each; sampling noise lowers the estimate, so the claim cannot be contradicted",
+            note="one training of each",
             covers=self.covers(context.scale),
         )
         lowest = [
@@ -519,46 +518,39 @@ class CorruptionsAndAttacks(_Corrupted):
         rows, measurements = [], []
         for name, trained in models.items():
             predictions = evaluate_corruptions(context, trained)
-            stack = Resampled(
-                np.stack([*predictions.correct.values(), attacked]), predictions.labels, len(predictions.names)
-            )
-            overall = _clipped(stack.estimate(agreement))
-            rows.append(Row(f"{name}, all", [_correlation(overall)]))
+            own = np.stack([*predictions.correct.values()])
+            overall = agreement(own, attacked, predictions.labels, len(predictions.names))
+            rows.append(Row(f"{name}, all", [estimate_cell(overall, 1, 2)]))
             quantity = f"Spearman's correlation of the classes under corruptions ({name} model) and under PGD"
             measurements.append(Measurement.of("benz20/C10", quantity, overall, unit=""))
-            places = [kind for kind, _ in predictions.correct]
-            for kind in dict.fromkeys(places):
-                selected = [at for at, other in enumerate(places) if other == kind]
-                rows.append(Row(f"{name}, {kind}", [_correlation(stack.estimate(partial(agreement, rows=selected)))]))
+            places = np.array([kind for kind, _ in predictions.correct])
+            for kind in dict.fromkeys(places.tolist()):
+                found = agreement(own[places == kind], attacked, predictions.labels, len(predictions.names))
+                rows.append(Row(f"{name}, {kind}", [estimate_cell(found, 1, 2)]))
         note = (
-            "Over the classes, averaged over severities. 95 % confidence intervals. PGD is run on the "
-            "adversarially trained model."
-            " Sampling noise lowers a correlation."
+            "Over the classes, averaged over severities. 95 % confidence intervals of the correlation of the true "
+            "accuracies. PGD is run on the adversarially trained model."
         )
         table = Table("Rank correlation with robustness", ("model, corruption", "Spearman"), rows, note)
         return Findings(tables=(table,), measurements=measurements)
 
 
-def _correlation(correlation: Estimate) -> Cell:
-    """Cell of a correlation with its interval, clipped to -1 and 1."""
-    return estimate_cell(_clipped(correlation), 1, 2)
-
-
-def _clipped(correlation: Estimate) -> Estimate:
-    return Estimate(*np.clip(correlation, *CORRELATION).tolist())
-
-
-def agreement(accuracy: FloatArray, rows: Sequence[int] | None = None) -> FloatArray:
-    """Spearman's correlation over classes between the mean of some rows and the last row; 0 if either is constant.
+def agreement(corrupted: BoolArray, attacked: BoolArray, labels: IntArray, num_classes: int) -> Estimate:
+    """Spearman's correlation over classes between the mean accuracy of some rows and that of another one.
 
     Args:
-        accuracy: (..., K + 1, C).
-        rows: indices among the first K rows; None for all.
+        corrupted: (K, N) true where a prediction is correct.
+        attacked: (N,) the same of the other row, on the same images.
+        labels: (N,) integers in 0 .. C-1.
+        num_classes: C; every class has images.
+
+    Returns:
+        The correlation with its interval; 0 if either is constant.
     """
-    chosen = accuracy[..., :-1, :] if rows is None else accuracy[..., list(rows), :]
-    # Equal means may differ in the last bits, so the values are rounded before ranking.
-    first, second = (ranks(values.round(9)) for values in (chosen.mean(axis=-2), accuracy[..., -1, :]))
-    return np.nan_to_num(row_correlations(first, second))
+    values = np.stack([corrupted.mean(axis=0), attacked])
+    means = np.stack([np.bincount(labels, row, num_classes) for row in values]) / np.bincount(labels)
+    found = rank_correlation(means, half_means(values, labels, num_classes, random_halves(labels))).estimate()
+    return found if not np.isnan(found.value) else Estimate(0.0, np.nan, np.nan)
 
 
 BATCH = 256
@@ -569,17 +561,17 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
 
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial model under PGD and the standard one on clean images; test claim C6."""
-        rows, figures, links = [], [], dict[str, Estimate]()
+        rows, figures, links = [], [], dict[str, Correlation]()
         for name, trained in context.train_all(self.trainings(context.scale)).items():
             attack = EVALUATED_UNDER[name]
             audit = under_pgd(context, trained)
             similarity = _similarity(trained.model().to(context.device), context.test_images, audit, attack)
             assert similarity.link is not None
-            assert similarity.interval is not None
-            links[name] = similarity.interval
+            assert similarity.ranked is not None
+            links[name] = similarity.ranked
             alike = int(np.nanargmax(similarity.nearest))
             cells = [
-                estimate_cell(similarity.interval, 1, 2),
+                estimate_cell(similarity.ranked.estimate(), 1, 2),
                 Cell(formatting.probability(similarity.link.p_value)),
                 Cell(f"{similarity.nearest[alike]:.2f}", similarity.class_names[alike]),
             ]
@@ -600,7 +592,6 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
             "confidence "
             "intervals for new images."
         )
-        ends = links["adversarial"]
         return Findings(
             tables=(Table("Rank correlation of logit similarity and accuracy", heads, rows, note),),
             figures=figures,
@@ -608,7 +599,7 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
                 Test(
                     claim="benz20/C6",
                     estimand="minus Spearman's correlation of the greatest cosine and robust accuracy over the classes",
-                    estimators=[interval(Estimate(-ends.value, -ends.high, -ends.low))],
+                    estimators=[negative(links["adversarial"].estimate)],
                     unit="",
                     limits=CORRELATION,
                     note="one adversarial training; uses the greatest cosine, where the plan may mean the average",

@@ -18,8 +18,6 @@ from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray,
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.metrics import worst_class
 
-FEW = 5
-"""If a cell of the 2x2 table is below this, two classes are compared by Fisher's exact test."""
 BLOCK_CELLS = 1 << 20
 """Maximal number of pairwise comparisons in memory at once."""
 
@@ -28,8 +26,9 @@ BLOCK_CELLS = 1 << 20
 def significantly_above(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
     """Test for every pair of classes whether the accuracy of one is significantly above that of the other.
 
-    One-sided test of two proportions with pooled variance, or Fisher's exact test if one of the four cells is below 5,
-    each at level alpha / (C-1) for C classes with images.
+    One-sided exact tests (Fisher 1935), each at level alpha / (C-1) for C classes with images. A normal test would not
+    do at the level of many classes: of 1,000 classes that tie at 90 %, it excludes one of 10,000 images in a third of
+    all samples, if the others have 50.
 
     Args:
         counts: counts of C classes.
@@ -64,37 +63,39 @@ def _distinct_above(counts: ClassCounts, alpha: float) -> tuple[BoolArray, IntAr
 
 def _rows_above(rows: slice, right: FloatArray, wrong: FloatArray, level: float) -> BoolArray:
     """(rows, D) whether the pairs of counts of a block of rows are significantly above all pairs."""
-    images, smallest = right + wrong, np.minimum(right, wrong)
-    accuracy = right / images
-    row_right, row_images, row_accuracy = (values[rows, None] for values in (right, images, accuracy))
-
-    pooled = (row_right + right) / (row_images + images)
-    error = np.sqrt(pooled * (1 - pooled) * (1 / row_images + 1 / images))
-    above: BoolArray = ratio(row_accuracy - accuracy, error) > special.ndtri(1 - level)
-
-    few = np.minimum(smallest[rows, None], smallest) < FEW
-    row, column = np.nonzero(few & (row_accuracy > accuracy))
+    accuracy = right / (right + wrong)
+    above: BoolArray = accuracy[rows, None] > accuracy
+    row, column = np.nonzero(above)
     first = row + (rows.start or 0)
-    above[row, column] = _fisher_tail(right[first], wrong[first], right[column], wrong[column]) < level
+    above[row, column] = _is_significant(right[first], wrong[first], right[column], wrong[column], level)
     return above
 
 
-def _fisher_tail(right: FloatArray, wrong: FloatArray, other_right: FloatArray, other_wrong: FloatArray) -> FloatArray:
-    """One-sided p-values (P,) of Fisher's exact test: at least ``right`` correct of these images, given all margins.
+def _is_significant(
+    right: FloatArray, wrong: FloatArray, other_right: FloatArray, other_wrong: FloatArray, level: float
+) -> BoolArray:
+    """Whether the one-sided p-values (P,) of Fisher's exact test are below ``level``; accuracies are above the others'.
 
-    The accuracies must be above the others': the probabilities of still higher counts then decrease, and the sum ends
-    with the first that does not change it. `scipy.stats.hypergeom` takes a second to import, and loops over the pairs.
+    The p-value is the sum of the probabilities, given all margins, of at least ``right`` correct of these images. The
+    ratio of one probability to the one before decreases, so the sum is at least its first term, and at most that of a
+    geometric series with the first ratio. Only where these bounds do not decide are the terms added.
     """
     images, all_right, all_wrong = right + wrong, right + other_right, wrong + other_wrong
     term = np.exp(
         _log_binomial(all_right, right) + _log_binomial(all_wrong, wrong) - _log_binomial(all_right + all_wrong, images)
     )
+    quotient = wrong * other_right / ((right + 1) * (other_wrong + 1))
+    significant: BoolArray = term < level * (1 - quotient)
+    unclear = np.flatnonzero((term < level) & ~significant)
+    cells = (values[unclear] for values in (term, right, wrong, other_right, other_wrong))
+    term, right, wrong, other_right, other_wrong = cells
     tail, more = term.copy(), 1.0
     while (term > np.finfo(np.float64).eps * tail).any():
         # P(X = k + 1) / P(X = k); zero once all images, or all correct ones, are used
         term = term * (wrong - more + 1) * (other_right - more + 1) / ((right + more) * (other_wrong + more))
         tail, more = tail + term, more + 1
-    return tail
+    significant[unclear] = tail < level
+    return significant
 
 
 def _log_binomial(n: FloatArray, k: FloatArray) -> FloatArray:
@@ -104,7 +105,7 @@ def _log_binomial(n: FloatArray, k: FloatArray) -> FloatArray:
 
 @checked
 def possibly_worst(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
-    """Confidence set of the worst class, with coverage of about 1 - alpha or more.
+    """Confidence set of the worst class, with coverage of at least 1 - alpha.
 
     A class is excluded if it is `significantly_above` some other class.
 

@@ -6,13 +6,15 @@ Sentences are functions of the facts; `test_prose` shows them.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 
 from classwise.auditing.compare.compare import compare
-from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
+from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
@@ -30,6 +32,7 @@ from classwise.reporting.pages.comparison import _warnings, comparison_context
 from classwise.reporting.tables import Cell
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable
+from classwise.stats.intervals import Estimate
 
 from .random_audits import CLASSES, join_names, percent, span
 from .random_comparisons import (
@@ -92,8 +95,35 @@ def _pairs(made: Compared, comparison: Comparison) -> None:
         paired = "paired by seed" if made.paired(name, first)[2] else "not paired"
         assert pair.test == ("McNemar test" if single else f"t test over seeds and images, {paired}")
         assert pair.population == population({method: made.number(method) for method in (name, first)})
-        assert bool(facts.advice) == (not single)
-        assert ("two runs" in facts.advice) == (2 in (made.number(name), made.number(first)))
+        if " would decide a difference of this size" in facts.advice:
+            assert pair.minima.value
+            assert pair.minima.low <= 0 <= pair.minima.high
+        else:
+            assert bool(facts.advice) == (not single)
+            assert ("two runs" in facts.advice) == (2 in (made.number(name), made.number(first)))
+
+
+@pytest.mark.parametrize(
+    ("minima", "seeds", "narrower", "advice"),
+    [
+        ((0.05, -0.05, 0.12), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
+        ((-0.05, -0.12, 0.05), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), "images", "; about 820 images a class would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), "runs", "; about 13 seeds would decide a difference of this size"),
+        ((0.05, -0.15, 0.25), (2, 2), "runs", "; about 5 seeds would decide a difference of this size"),
+        ((0.05, 0.01, 0.09), (1, 1), "images", ""),
+        ((0.05, 0.01, 0.09), (3, 3), "runs", "; more runs would narrow it most"),
+        ((0.0, -0.1, 0.1), (1, 1), "images", ""),
+        ((0.001, -0.1, 0.1), (1, 1), "images", ""),
+        ((0.001, -0.1, 0.1), (3, 3), "runs", "; more runs would narrow it most"),
+    ],
+)
+def test_an_undecided_difference_names_what_would_decide_it(
+    minima: tuple[float, float, float], seeds: tuple[int, int], narrower: Literal["images", "runs"], advice: str
+) -> None:
+    classes = pd.DataFrame({"n": [100, 200]})
+    pair = Pair("a", "b", classes, Estimate(0, 0, 0), 1.0, Estimate(*minima), narrower, seeds, paired_by_seed=False)
+    assert PairFacts(pair, 0.05, "class", 300, 2, {}).advice == advice
 
 
 def _notes(made: Compared, comparison: Comparison) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pytest
 import typer
 
@@ -15,6 +16,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.audit import _conclude
 from classwise.reporting.builds import checks_of, write_junit, write_sarif
+from classwise.reporting.condition_size import size_before
 from classwise.reporting.condition_text import change_text, result_text
 from classwise.testing.robustness import _message
 
@@ -52,10 +54,43 @@ def test_the_requirement_is_the_negated_comparison(comparison: str, words: str) 
     )
 
 
+@pytest.mark.parametrize(
+    ("condition", "advice"),
+    [
+        # 0.025^(1/n) is the lower end if all n images are correct
+        ("worst(all).low < 95%", "with 40 images a class the lower end is 91.2 % even if all are correct; at least 72"),
+        ("overall(all).low < 98%", "with 120 images the lower end is 97.0 % even if all are correct; at least 183"),
+        ("cat(all).high > 5%", "with 40 images the upper end is 8.8 % even if all are misclassified; at least 72"),
+        ("worst(all).low < 0.2", "at this accuracy, about 580 images a class pass with a power of 80 %"),
+        ("cat(all).low < 70%", "at this accuracy, about 670 images a class pass with a power of 80 %"),
+        ("worst(all).low < 0.3", ""),  # the accuracy is 25 %
+        ("worst(all).low > 0.1", ""),  # it is too high
+        ("overall(all) < 0.9", ""),
+    ],
+)  # fmt: skip
+def test_a_condition_that_few_images_cannot_pass_names_how_many_would(condition: str, advice: str) -> None:
+    threshold = Threshold.parse(condition)
+    assert threshold.holds(audit())
+    _, _, after = result_text(audit(), threshold).partition("; required: ")
+    assert re.sub(r" images( a class)? are required$", "", after.partition("; ")[2]) == advice
+
+
+def test_before_an_audit_the_accuracy_is_named_that_its_images_can_show() -> None:
+    """The least accuracy with a power of 80 %, or that there is none."""
+    count, names = np.array([100, 200]), ("cat", "dog")
+    about = "pass with a power of 80 % if the true accuracy is at"
+    assert (
+        size_before(Threshold.parse("worst(all).low < 20%"), count, names) == f"100 images a class {about} least 32.5 %"
+    )
+    assert size_before(Threshold.parse("dog(all).high > 80%"), count, names) == f"200 images {about} most 71.6 %"
+    assert "at least 3,688 images a class" in size_before(Threshold.parse("worst(all).low < 99.9%"), count, names)
+    assert not size_before(Threshold.parse("worst(all) < 20%"), count, names)
+
+
 def test_all_outputs_have_the_same_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     condition = Threshold.parse("overall(all) < 0.9")
     words = result_text(audit(), condition)
-    assert words == "overall under all is 50.0 % (120 images; 95 % interval 41.2–58.8 %); required: at least 90 %"
+    assert words == "overall under all is 50.0 % (120 images; 95 % interval 40.7–59.3 %); required: at least 90 %"
     checks = checks_of(audit(), {str(condition): condition})
     write_junit(tmp_path / "junit.xml", checks, "mine")
     (failure,) = ET.parse(tmp_path / "junit.xml").getroot().iter("failure")

@@ -31,11 +31,11 @@ Limit = Annotated[float, Field(gt=0, lt=1)]
 
 RUN_SD = 0.01
 """Standard deviation of the accuracy over training runs, if no audits show it."""
-OVER_PILOT = 100
-"""Repetitions of the mean of the power over what a pilot leaves open."""
+REPETITIONS, OF_DIFFERENCES, OVER_PILOT = 1000, 400, 100
+"""Simulated test sets: of most questions, of differences, which take longer, and over what a pilot leaves open."""
 
 
-MOST_GIVEN = 50_000_000
+MOST_GIVEN = 20_000_000
 """Outcomes of a model, with classes of equal size, of which the power is simulated."""
 
 
@@ -50,6 +50,7 @@ class PlanRow(NamedTuple):
         passes: forward and backward passes of the attacks on all images, all runs and models; None if unknown.
         power: the simulated power; for a target that is not reached the highest one found.
         expected: mean of the power over the accuracies that an earlier audit leaves open; NaN without one.
+        repetitions: number of simulated test sets.
     """
 
     question: str
@@ -59,6 +60,7 @@ class PlanRow(NamedTuple):
     passes: int | None
     power: float
     expected: float
+    repetitions: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +74,6 @@ class PowerPlan(TextDisplay):
         assumptions: what the power depends on, in sentences.
         classes: number of classes.
         alpha: 1 minus the coverage of the intervals.
-        repetitions: number of simulated test sets.
     """
 
     rows: tuple[PlanRow, ...]
@@ -80,7 +81,6 @@ class PowerPlan(TextDisplay):
     assumptions: tuple[str, ...]
     classes: int
     alpha: float
-    repetitions: int
 
     def __repr__(self) -> str:
         rows = [f"{row.question}: {row.images} images a class, power {row.power:.2f}" for row in self.rows]
@@ -103,7 +103,6 @@ class PowerPlan(TextDisplay):
             "assumptions": list(self.assumptions),
             "classes": self.classes,
             "confidence": 1 - self.alpha,
-            "repetitions": self.repetitions,
         }
 
 
@@ -126,7 +125,7 @@ def plan(
     attacks: Attacks | None = None,
     threat: ThreatLike = "Linf:8/255",
     confidence: Level = 0.95,
-    repetitions: Count = 400,
+    repetitions: Count | None = None,
     seed: Seed = 0,
 ) -> PowerPlan:
     """Find the images of a class and the training runs with which an audit or a comparison decides a question.
@@ -156,7 +155,7 @@ def plan(
         attacks: the attacks whose passes are counted (default: those of the audits, else those of an audit).
         threat: the threat of ``attacks``.
         confidence: confidence level of the intervals.
-        repetitions: number of simulated test sets near a result.
+        repetitions: number of simulated test sets near a result (default: 1000; 400 for differences).
         seed: seed of the simulation.
 
     Raises:
@@ -193,7 +192,7 @@ def plan(
     several = any(row.seeds > 1 for row in rows)
     related = several or any(population.second is not None for _, _, population in asked)
     sentences = itertools.compress(assumed.sentences, (True, related, several))
-    return PowerPlan(tuple(rows), curves, tuple(sentences), len(assumed.first), alpha, repetitions)
+    return PowerPlan(tuple(rows), curves, tuple(sentences), len(assumed.first), alpha)
 
 
 @dataclass(frozen=True)
@@ -206,7 +205,7 @@ class _Planner:
     given: int | IntArray | None
     search: bool
     alpha: float
-    repetitions: int
+    repetitions: int | None
     seed: int
 
     def answer(
@@ -216,13 +215,14 @@ class _Planner:
         settings: dict[str, Any] = {"alpha": self.alpha, "seed": self.seed}
         if self.given is not None and (size := int(np.max(self.given)) * self.classes * runs) > MOST_GIVEN:
             raise ClasswiseError(f"images: {size:,} outcomes of a model; at most {MOST_GIVEN:,} are simulated")
+        repetitions = self.repetitions or (REPETITIONS if truth.second is None else OF_DIFFERENCES)
         found: list[tuple[float | None, int | IntArray | None, float]] = []
         curve = None
         if self.given is not None:
-            share = power(question, truth, self.given, runs, repetitions=self.repetitions, **settings)
+            share = power(question, truth, self.given, runs, repetitions=repetitions, **settings)
             found.append((None, self.given, share))
         if self.search:
-            curve = images_needed(question, truth, runs, repetitions=self.repetitions, **settings)
+            curve = images_needed(question, truth, runs, repetitions=repetitions, **settings)
             at = dict(zip(curve.images, curve.power, strict=True))
             for target, needed in curve.needed.items():
                 found.append((target, needed, max(curve.power) if needed is None else at[needed]))
@@ -235,9 +235,9 @@ class _Planner:
                 models = 1 if truth.second is None else 2
                 passes = math.ceil(each.sum() * runs * models * self.passes) or None
                 if self.pilot is not None:
-                    drawn, times = self.pilot.drawing(truth), min(OVER_PILOT, self.repetitions)
+                    drawn, times = self.pilot.drawing(truth), min(OVER_PILOT, repetitions)
                     expected = power(question, drawn, count, runs, repetitions=times, **settings)
-            rows.append(PlanRow(text, runs, target, least, passes, share, expected))
+            rows.append(PlanRow(text, runs, target, least, passes, share, expected, repetitions))
         return rows, curve
 
 

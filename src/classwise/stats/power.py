@@ -207,7 +207,7 @@ def power(
 
     Example:
         >>> power(Question("above", 0.2), Population(np.array([0.3, 0.6])), images=200)
-        0.88
+        0.9075
     """
     decided = 0
     for repetition in range(first, first + repetitions):
@@ -343,7 +343,7 @@ def images_to_exceed(accuracy: float, limit: float, target: Level = 0.8, alpha: 
 
     Example:
         >>> images_to_exceed(0.3, 0.2)
-        157
+        155
     """
     if not 0 < limit < accuracy <= 1:
         return None
@@ -363,15 +363,14 @@ def _least_correct(count: IntArray, limit: float, alpha: float) -> FloatArray:
     """The smallest number of correct images whose lower bound is above the limit; count + 1 if none is."""
     n = count.astype(np.float64)
     guess = np.ceil(special.bdtrik(1 - alpha / 2, n, limit))
-    near = np.clip(guess + np.arange(-1, 3)[:, None], 0, n)
-    below = special.bdtrc(near - 1, n, limit) > alpha / 2
-    below = np.where(near < 1, True, below)
+    near = np.clip(guess + np.arange(-1, 3)[:, None], 1, n)
+    below = special.betainc(near, n - near + 1, limit) >= alpha / 2  # of at least so many correct images
     return np.asarray(near[0] + below.sum(axis=0))
 
 
 def _power_to_exceed(count: IntArray, accuracy: float, limit: float, alpha: float) -> FloatArray:
     least = _least_correct(count, limit, alpha)
-    return np.asarray(np.where(least > count, 0.0, special.bdtrc(least - 1, count.astype(np.float64), accuracy)))
+    return np.where(least > count, 0.0, special.betainc(least, np.maximum(count - least + 1, 1), accuracy))
 
 
 @checked
@@ -389,7 +388,7 @@ def least_accuracy(images: Count, limit: float, target: Level = 0.8, alpha: Leve
 
     Example:
         >>> round(least_accuracy(100, 0.2), 3)
-        0.33
+        0.325
     """
     least = float(_least_correct(np.array([images]), limit, alpha)[0])
     return float(special.betaincinv(least, images - least + 1, target)) if least <= images else float("nan")
@@ -440,7 +439,7 @@ def runs_to_exclude(runs: Count, value: float, reach: float, target: Level = 0.8
 
     Example:
         >>> runs_to_exclude(2, value=0.05, reach=0.2)
-        4
+        5
     """
     number = np.arange(2, 101)
     z = special.ndtri(1 - alpha / 2)

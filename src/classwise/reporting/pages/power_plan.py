@@ -34,7 +34,7 @@ def power_plan_page(plan: PowerPlan) -> str:
             "population": f"Intervals are {formatting.level(plan.alpha)} intervals.",
             "plan": table,
             "figure": both_widths(power_curves, plan) if plan.curves else "",
-            "caption": f"Share of {plan.repetitions} simulated test sets (fewer far from 80 and 90 %) that decide it.",
+            "caption": "Share of simulated test sets that decide the question; dots: the planned numbers.",
         },
     )
 
@@ -62,10 +62,14 @@ def plan_table(plan: PowerPlan) -> Table:
         "Images of a class and training runs of each model, and their power",
         ("question", "target", "images a class", "power", *(["over the pilot"] if pilot else []), "runs", "passes"),
         rows,
-        f"Power: share of {plan.repetitions} simulated test sets on which the {formatting.level(plan.alpha)} intervals "
+        f"Power: share of {_times(plan)} simulated test sets on which the {formatting.level(plan.alpha)} intervals "
         "and tests of audits and comparisons decide the question. Passes: forward and backward passes of the attacks "
         f"on all images, runs and models, at most.{over if pilot else ''}",
     )
+
+
+def _times(plan: PowerPlan) -> str:
+    return " or ".join(map(formatting.count, sorted({row.repetitions for row in plan.rows})))
 
 
 def shown_points(curve: PowerCurve) -> Iterator[tuple[int, float]]:

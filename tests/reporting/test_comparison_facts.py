@@ -109,7 +109,7 @@ def _pairs(made: Compared, comparison: Comparison) -> None:
         ((0.05, -0.05, 0.12), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
         ((-0.05, -0.12, 0.05), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
         ((0.05, -0.05, 0.12), (3, 3), "images", "; about 820 images a class would decide a difference of this size"),
-        ((0.05, -0.05, 0.12), (3, 3), "runs", "; about 13 seeds would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), "runs", "; about 8 seeds would decide a difference of this size"),
         ((0.05, -0.15, 0.25), (2, 2), "runs", "; about 5 seeds would decide a difference of this size"),
         ((0.05, 0.01, 0.09), (1, 1), "images", ""),
         ((0.05, 0.01, 0.09), (3, 3), "runs", "; more runs would narrow it most"),

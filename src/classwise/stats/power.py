@@ -319,8 +319,6 @@ def _monotone(found: Mapping[int, tuple[int, float]]) -> tuple[IntArray, FloatAr
 
 def rounded_up(images: float) -> int:
     """The next whole number with at most two digits other than 0."""
-    if not images < 10 * MOST_IMAGES:
-        return 10 * MOST_IMAGES
     step = 10 ** max(int(np.floor(np.log10(max(images, 1)))) - 1, 0)
     return max(int(np.ceil(images / step - 1e-9)) * step, 1)
 

@@ -31,7 +31,8 @@ class End:
     Attributes:
         value: the estimate.
         bound: its bound on that side for new images.
-        by_run: (S,) the part of each run; its variance is that of the runs.
+        by_run: (S,) the part of each run, whose mean is ``value``.
+        count: effective number of images.
         images: variance of ``value`` over new images.
         noise: the part of the variance of ``by_run`` over S that is caused by images.
     """
@@ -39,6 +40,7 @@ class End:
     value: float
     bound: float
     by_run: FloatArray
+    count: float
     images: float
     noise: float
 
@@ -74,10 +76,9 @@ def from_below(table: Crossed, error: float) -> End:
     shifted = table.by_run - np.maximum(table.mean - table.lower(error).bound, 0)
     lowest, run = shifted.argmin(axis=1), np.arange(table.runs)
     by_run = shifted[run, lowest]
-    value = float(table.by_run[run, lowest].mean())
-    return End(
-        value, float(by_run.mean()), by_run, float(table.images[lowest].mean()), float(table.noise[lowest].mean())
-    )
+    value, bound = float(table.by_run[run, lowest].mean()), float(by_run.mean())
+    count, images, noise = (float(part[lowest].mean()) for part in (table.count, table.images, table.noise))
+    return End(value, bound, by_run - bound + value, count, images, noise)
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,6 @@ def from_above(table: Crossed, halves: Halves, error: float) -> tuple[End, Split
     effective = 1 / float((squared / n).sum(axis=1).mean())
     bound, variance = upper_bound(effective, value, min(value, images * effective + value**2), error)
     noise = float((squared.mean(axis=0) * table.noise).sum())
-    end = End(value, max(float(bound), value), by_run, images, noise)
+    end = End(value, max(float(bound), value), by_run, effective, images, noise)
     seen = (weights * seen_class).sum(axis=2)
     return end, Split(weights.mean(axis=(0, 1)), float(variance), seen, seen_class, held_out, held_out_class)

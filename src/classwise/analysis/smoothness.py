@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes.table import Outcomes
@@ -18,8 +17,13 @@ from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing
+from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.counts import ratio
-from classwise.stats.intervals import Estimate, two_sided_z
+from classwise.stats.intervals import Estimate
+from classwise.stats.stratified import weighted_mean
+
+MOST = 0.25
+"""The largest variance of the confidences of an image, that of two classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,7 @@ class Smoothness(AnalysisResult):
     Attributes:
         attack: attack of the images, or ``clean``. The paper does not specify which.
         rows: a row for each model and class: ``model``, ``class``, ``n``, ``cvc`` (in 0 .. (C-1)/C^2), ``low`` and
-            ``high`` (t interval of the mean, for new images), ``label``, ``error`` (standard error).
+            ``high`` (for new images), ``label``, ``square`` (mean of the squared variances of the confidences).
     """
 
     attack: str
@@ -49,9 +53,8 @@ class Smoothness(AnalysisResult):
         """
         rows = self.rows[self.rows["model"] == model]
         rows = rows if classes is None else rows[rows["label"].isin(classes)]
-        value = float(rows["cvc"].mean())
-        half_width = two_sided_z(0.05) * float(np.sqrt((rows["error"] ** 2).sum())) / len(rows)
-        return Estimate(value, value - half_width, value + half_width)
+        arrays = (rows["cvc"] / MOST, rows["square"] / MOST**2, np.full(len(rows), MOST / len(rows)))
+        return weighted_mean(rows["n"], *arrays)
 
     def figure(self) -> Drawing:
         """kdd21 Figure 3a: CVC of each class, a panel for each model."""
@@ -91,22 +94,19 @@ def _of(model: str, outcomes: Outcomes, attack: str, alpha: float) -> pd.DataFra
         )
     label, value = rows["label"].to_numpy(), rows["confidence_variance"].to_numpy(dtype=np.float64)
     size = outcomes.num_classes
-    count = np.bincount(label, minlength=size)
+    count, most = np.bincount(label, minlength=size), (size - 1) / size**2
     mean = ratio(np.bincount(label, weights=value, minlength=size), count)
-    squares = np.bincount(label, weights=(value - mean[label]) ** 2, minlength=size)
-    error = np.sqrt(ratio(squares, (count - 1).clip(0)) / np.maximum(count, 1))
-    half_width = special.stdtrit((count - 1).clip(1), 1 - alpha / 2) * error
-    most = (size - 1) / size**2
+    low, high = mean_intervals(value / most, label, size, alpha)
     frame = pd.DataFrame(
         {
             "model": model,
             "class": outcomes.class_names,
             "n": count,
             "cvc": mean,
-            "low": (mean - half_width).clip(0),
-            "high": (mean + half_width).clip(None, most),
+            "low": most * low,
+            "high": most * high,
             "label": np.arange(size),
-            "error": error,
+            "square": ratio(np.bincount(label, weights=value**2, minlength=size), count),
         }
     )
     return frame[frame["n"] > 0]

@@ -58,6 +58,7 @@ from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.ranks import spearman
+from classwise.stats.stratified import sum_of_class_means
 from classwise.training.folder import Run
 
 VICTIM, TAKER = 3, 5
@@ -286,8 +287,9 @@ class SortedByConfidence(Experiment, scales=SCALES, trainings=lambda scale: trad
 
 
 def contrast(first: FloatArray, second: FloatArray) -> Estimate:
-    """Mean of one sample minus that of another, with its normal interval (Welch's variance)."""
-    return difference(mean(first), mean(second))
+    """Mean of one sample of values in [0, 1] minus that of another."""
+    parts = np.repeat([0, 1], [len(first), len(second)])
+    return sum_of_class_means(np.concatenate([first, -second]), parts, [0, -1], [1, 0])
 
 
 ORIGINAL, WHITE, ELSEWHERE, ADJUSTED = "original", "white background", "white elsewhere", "white, beta lowered"
@@ -634,13 +636,13 @@ class GroupRelations(_Homing):
         )
 
 
-def class_pairs(matrices: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
-    """Pairs of the misclassified and of the homing matrix; the diagonal of each is the rest of the class."""
 def _lead(ties: Pairs, truth: int, taken: int) -> IntervalEstimator:
     """`Pairs.lead` in points."""
     return lambda level: in_points(ties.lead(truth, taken, alpha=level))
 
 
+def class_pairs(matrices: Homing, superclasses: Sequence[int] | None) -> dict[str, Pairs]:
+    """Pairs of the misclassified and of the homing matrix; the diagonal of each is the rest of the class."""
     rest = np.diag(matrices.matrix.sum(axis=1) - matrices.homing.sum(axis=1))
     return {
         "Misclassified": pairs(matrices.matrix, matrices.class_names, superclasses),

@@ -29,8 +29,9 @@ from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, F
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, proportion_interval, two_sided_z
+from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.resampling import halves
+from classwise.stats.stratified import sum_of_class_means
 from classwise.training import SCHEDULES
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
@@ -274,16 +275,15 @@ def proportion(where: BoolArray) -> Estimate:
     return Estimate(float(where.mean()), float(low), float(high))
 
 
-def mean(values: FloatArray) -> Estimate:
-    """Mean with its 95 % normal interval; NaN for fewer than two values.
+def mean(values: FloatArray, low: float = 0.0, high: float = 1.0) -> Estimate:
+    """Mean with its 95 % interval (`classwise.stats.stratified.sum_of_class_means`).
 
     Args:
-        values: (N,).
+        values: (N,), at least one.
+        low: the least possible value.
+        high: the greatest possible value.
     """
-    if len(values) < 2:
-        return Estimate(float("nan"), float("nan"), float("nan"))
-    value, reach = float(values.mean()), two_sided_z(0.05) * float(values.std(ddof=1) / np.sqrt(len(values)))
-    return Estimate(value, value - reach, value + reach)
+    return sum_of_class_means(values, np.zeros(len(values), dtype=np.int64), [low], [high])
 
 
 def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:

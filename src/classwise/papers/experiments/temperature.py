@@ -14,7 +14,7 @@ import torch
 
 from classwise.analysis.ablation import OVERALL, ablation
 from classwise.analysis.sensitivity import sensitivity
-from classwise.analysis.smoothness import Smoothness, smoothness
+from classwise.analysis.smoothness import MOST, Smoothness, smoothness
 from classwise.analysis.steps import Steps, steps_of
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.attacks.losses import nth_other
@@ -915,7 +915,7 @@ class OutputsAlongAttack(AlongAttack):
         where = self.arises(right)
         values = [row["confidence_variance"].to_numpy(dtype=np.float64)[where] for row in rows]
         stronger = Resampled(right[::-1], rows[0]["label"], context.test_images.num_classes).total()
-        sharper = alike(stronger, interval(mean(values[0] - values[1]), 1000))
+        sharper = alike(stronger, interval(mean(values[0] - values[1], -MOST, MOST), 1000))
         covers = ("stronger models",)
         test = Test(claim=self.claim, covers=covers, estimand=self.estimand, estimators=[sharper], unit="thousandths")
         return [test]
@@ -934,5 +934,5 @@ def _beside(parts: Sequence[Steps], titles: Sequence[str]) -> Steps:
 
 def _share_row(words: str, where: BoolArray, rows: pd.DataFrame) -> Row:
     values: Any = rows["confidence_variance"].to_numpy(dtype=np.float64)[where]
-    sharp = estimate_cell(mean(values), 1000, 2) if len(values) > 1 else Cell(NONE)
+    sharp = estimate_cell(mean(values, high=MOST), 1000, 2) if len(values) else Cell(NONE)
     return Row(words, [Cell(f"{int(where.sum())} of {len(where)}"), estimate_cell(proportion(where)), sharp])

@@ -10,7 +10,9 @@ from scipy import stats
 
 from benchmarks.coverage.base import Regime, simulated
 from classwise.analysis.confusion import contrast, excess, rate_correlation, symmetric_share
+from classwise.analysis.consistency import ranked_alike
 from classwise.analysis.pairs import pairs
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.stats.correlations import (
     fixed_halves,
     half_means,
@@ -22,6 +24,7 @@ from classwise.stats.correlations import (
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.model_ranks import Verdicts, worst_class_ranks
+from classwise.stats.ranks import spearman_matrix
 
 MIDDLE, SPREAD = 0.5, 0.12
 """Mean and standard deviation of the class accuracies over the classes."""
@@ -124,6 +127,51 @@ def _two_models(
     return draw
 
 
+def ranked_similarities(repetitions: int) -> Iterator[Regime]:
+    """Mean confidences and accuracies on the same images, whose errors are correlated; Spearman's correlation."""
+    for (classes, images), correlation in itertools.product(((10, 20), (10, 100), (100, 50)), (0.0, 0.6, 1.0)):
+        share, level = related(classes, correlation)
+        labels, truth = np.repeat(np.arange(classes), images), float(stats.spearmanr(share, level).statistic)
+
+        def draw(
+            rng: np.random.Generator,
+            share: FloatArray = share,
+            level: FloatArray = level,
+            labels: IntArray = labels,
+            truth: float = truth,
+        ) -> tuple[float, float, float]:
+            common = rng.random(len(labels))
+            values = np.stack([common < share[labels], level[labels] - 0.5 * (common - 0.5)])
+            means = np.stack([np.bincount(labels, row) for row in values]) / np.bincount(labels)
+            halves = half_means(values, labels, len(share), random_halves(labels, seed=int(rng.integers(2**31))))
+            return _ends(rank_correlation(means, halves).estimate(), truth)
+
+        yield simulated(
+            f"{classes} classes of {images} images, Pearson {correlation:g}", draw, max(repetitions // 10, 1)
+        )
+
+
+def lowest_of_rankings(repetitions: int) -> Iterator[Regime]:
+    """Four attacks on the same images; the lowest of Spearman's correlations of their true class accuracies."""
+    for (classes, images), correlation in itertools.product(((10, 20), (10, 100), (50, 50)), (0.0, 0.6, 1.0)):
+        share = np.concatenate([related(classes, correlation, seed=seed) for seed in (1, 2)])
+        labels = np.repeat(np.arange(classes), images)
+        truth = float(np.min(spearman_matrix(share)))
+
+        def draw(
+            rng: np.random.Generator, share: FloatArray = share, labels: IntArray = labels, truth: float = truth
+        ) -> tuple[float, float, float]:
+            own = np.where(rng.random((len(share), 1)) < 0.5, rng.random(len(labels)), rng.random((1, len(labels))))
+            attacks = {str(at): np.where(row, labels, -1) for at, row in enumerate(own < share[:, labels])}
+            attacks = {name: np.where(row < 0, (labels + 1) % len(share[0]), row) for name, row in attacks.items()}
+            found = ranked_alike({"model": Outcomes.from_predictions(labels, attacks=attacks)}, permutations=1)
+            return _ends(found.lowest, truth)
+
+        yield simulated(
+            f"{classes} classes of {images} images, Pearson {correlation:g}", draw, max(repetitions // 20, 1)
+        )
+
+
 def _ends(found: Estimate, truth: float) -> tuple[float, float, float]:
     """Ends and truth; all of [-1, 1] where the sample has no correlation."""
     return (-1.0, 1.0, truth) if np.isnan(found.value) else (found.low, found.high, truth)
@@ -138,7 +186,7 @@ def confusion_law(classes: int, error: float, symmetry: float) -> FloatArray:
     np.fill_diagonal(law, 0)
     law *= error * np.linspace(0.5, 1.5, classes)[:, None] / law.sum(axis=1, keepdims=True)
     np.fill_diagonal(law, 1 - law.sum(axis=1))
-    return law
+    return np.asarray(law)
 
 
 MATRICES = ((3, 50), (10, 20), (10, 100), (10, 1000), (20, 50), (100, 50))
@@ -147,7 +195,7 @@ Statistic = Callable[[IntArray], tuple[float, float]]
 
 
 def _matrices(
-    repetitions: int, statistic: Callable[[IntArray], Estimate], truth: Callable[[FloatArray], float], most: int = 100
+    repetitions: int, statistic: Callable[[IntArray], Estimate], truth: Callable[[FloatArray], float]
 ) -> Iterator[Regime]:
     for (classes, images), error, symmetry in itertools.product(MATRICES, (0.5, 0.05), (0.0, 1.0)):
         law = confusion_law(classes, error, symmetry)
@@ -161,7 +209,7 @@ def _matrices(
 
         kind = "symmetric" if symmetry else "asymmetric"
         name = f"{classes} classes of {images} images, {100 * error:g} % {kind} errors"
-        yield simulated(name, draw, max(repetitions // (5 if classes < most else 20), 1))
+        yield simulated(name, draw, max(repetitions // (1 if classes < 100 else 4), 1))
 
 
 def symmetry_of_rates(repetitions: int) -> Iterator[Regime]:
@@ -171,7 +219,7 @@ def symmetry_of_rates(repetitions: int) -> Iterator[Regime]:
         first, second = np.triu_indices(len(law), k=1)
         return float(np.corrcoef(law[first, second], law[second, first])[0, 1])
 
-    yield from _matrices(repetitions * 5, lambda matrix: rate_correlation(matrix).estimate(), truth, 1000)
+    yield from _matrices(repetitions, lambda matrix: rate_correlation(matrix).estimate(), truth)
 
 
 def symmetric_shares(repetitions: int) -> Iterator[Regime]:
@@ -181,7 +229,7 @@ def symmetric_shares(repetitions: int) -> Iterator[Regime]:
         errors = law * ~np.eye(len(law), dtype=np.bool_)
         return 1 - float(np.abs(errors - errors.T).sum() / 2 / errors.sum())
 
-    yield from _matrices(repetitions, symmetric_share, truth)
+    yield from _matrices(max(repetitions // 5, 1), symmetric_share, truth)
 
 
 def _groups(classes: int) -> IntArray:

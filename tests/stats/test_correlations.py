@@ -81,7 +81,7 @@ def test_classes_that_may_be_tied_allow_every_correlation() -> None:
 def test_there_is_no_interval_for_few_classes_or_one_image() -> None:
     assert np.isnan(pearson_correlation(counts(SHARES[:2], 10), NORMS[:2]).estimate()[1:]).all()
     assert np.isnan(ranked(counts(SHARES[:5], 10), NORMS[:5]).estimate()[1:]).all()
-    one = ClassCounts([1, 10, 10, 10, 10, 10, 10], [1, 5, 4, 9, 7, 3, 6])
+    one = ClassCounts(np.array([1, 10, 10, 10, 10, 10, 10]), np.array([1, 5, 4, 9, 7, 3, 6]))
     for found in (pearson_correlation(one, NORMS), ranked(one, NORMS)):
         assert np.isfinite(found.value)
         assert np.isnan(found.estimate()[1:]).all()
@@ -104,7 +104,7 @@ def test_the_interval_contains_its_value(cells: list[tuple[int, int]], seed: int
 
 
 def test_halves_of_counts_and_of_images() -> None:
-    sums = ClassCounts([10, 7, 2, 0], [10, 3, 1, 0])
+    sums = ClassCounts(np.array([10, 7, 2, 0]), np.array([10, 3, 1, 0]))
     halves = split_counts(sums)
     assert halves.shape == (SPLITS, 2, 4)
     assert (halves[:, :, 0] == 1).all()

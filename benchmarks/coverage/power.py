@@ -23,7 +23,7 @@ from classwise.stats.power import shared_images
 from classwise.stats.seeds import mean_over_seeds
 from classwise.stats.worst_class import possibly_worst
 
-REPETITIONS = 2000
+REPETITIONS = 4000
 CLASSES = 10
 TARGET = 0.8
 LOW, NEAR = np.array([0.3, *[0.6] * 9]), np.array([0.3, *[0.45] * 9])

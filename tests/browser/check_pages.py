@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
     pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed; npm installs it in make test-pages"),
 ]
-KINDS = ("audit", "incomplete", "comparison", "bounds", "curve", "worst-class", "board", "paper", "evidence")
+KINDS = ("audit", "incomplete", "comparison", "bounds", "curve", "worst-class", "plan", "board", "paper", "evidence")
 FAULTY = """<!doctype html><html><head><title>faults</title><style>
 :root { color-scheme: light dark; --paper: #fff }
 </style></head><body><main><h1>Faults</h1><h3>Skipped level</h3><p style="color: #ccc; background: #fff">pale</p>

@@ -18,6 +18,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.power_plan import plan
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.data.images import Images
 from classwise.papers.page import write_pages
@@ -156,6 +157,7 @@ def sample_pages() -> dict[str, str]:
             "bounds": report(bounds, folder / "bounds.html"),
             "curve": report(sample_curve(), folder / "curve.html"),
             "worst-class": report(result_of(NAMES, estimates, {0, 1}), folder / "worst.html"),
+            "plan": report(plan(accuracy=[0.3, 0.6], above=0.2, identity=True, repetitions=20), folder / "plan.html"),
             "board": report(sample_board(methods), folder / "board.html"),
             "paper": write_pages(["cfa23"], COMMITTED, folder)[0],
             "evidence": sample_evidence(folder),

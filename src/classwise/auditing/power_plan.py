@@ -224,11 +224,11 @@ class _Planner:
         if self.search:
             curve = images_needed(question, truth, runs, repetitions=repetitions, **settings)
             at = dict(zip(curve.images, curve.power, strict=True))
-            for target, needed in curve.needed.items():
-                found.append((target, needed, max(curve.power) if needed is None else at[needed]))
+            found += [(goal, n, max(curve.power) if n is None else at[n]) for goal, n in curve.needed.items()]
         rows = []
         for target, count, share in found:
-            expected, least, passes = math.nan, None, None
+            expected: float = math.nan
+            least = passes = None
             if count is not None:
                 each = np.broadcast_to(np.asarray(count), (self.classes,))
                 least = int(each.min())
@@ -319,7 +319,7 @@ class _Pilot:
     @property
     def images(self) -> IntArray:
         """(C,) images of each class."""
-        return np.rint(self.cells.sum(axis=1)).astype(np.int64)
+        return np.asarray(np.rint(self.cells.sum(axis=1)), dtype=np.int64)
 
     def accuracies(self, cells: FloatArray) -> tuple[FloatArray, FloatArray | None]:
         """Accuracies of the method, and of the second one."""
@@ -333,7 +333,8 @@ class _Pilot:
 
         A second model has the accuracies of the second method if the truth has, else the truth's differences.
         """
-        observed = truth.second is not None and np.array_equal(truth.second, self.accuracies(self.cells)[1])
+        of_second = self.accuracies(self.cells)[1]
+        observed = truth.second is not None and of_second is not None and np.array_equal(truth.second, of_second)
 
         def drawn(rng: np.random.Generator) -> Population:
             first, second = self.accuracies(rng.standard_gamma(self.cells + 1 / self.cells.shape[1]))

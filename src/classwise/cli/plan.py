@@ -145,19 +145,17 @@ def plan(
         classwise plan audits/at --half-width 2% --images 500 --seeds 3,5,10
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(html, "--html", json=json)
-    limits = {
-        "above": above,
-        "below": below,
-        "difference": difference,
-        "half-width": half_width,
-        "overall-difference": overall_difference,
-        "different": different,
-        "run-sd": run_sd,
-    }
     found = cw.plan(
         named_sources(sources) if sources else None,
         accuracy=_accuracies(accuracy, worst, others, classes, sources),
+        above=_share(above, "--above"),
+        below=_share(below, "--below"),
+        difference=_share(difference, "--difference"),
         identity=identity,
+        half_width=_share(half_width, "--half-width"),
+        overall_difference=_share(overall_difference, "--overall-difference"),
+        different=_share(different, "--different"),
+        run_sd=_share(run_sd, "--run-sd"),
         class_name=class_name,
         images=images,
         seeds=None if seeds is None else integers(seeds, "--seeds"),
@@ -165,7 +163,6 @@ def plan(
         threat=threat,
         confidence=confidence,
         seed=seed,
-        **{name.replace("-", "_"): _share(text, name) for name, text in limits.items()},
     )
     with printing_beside(page):
         if page is not None:
@@ -178,8 +175,8 @@ def plan(
             console.echo(f"page: {page}")
 
 
-def _share(text: str | None, name: str) -> float | None:
-    return None if text is None else share(text, f"--{name}", "0.2 or 20%")
+def _share(text: str | None, option: str) -> float | None:
+    return None if text is None else share(text, option, "0.2 or 20%")
 
 
 def _accuracies(

@@ -166,8 +166,8 @@ class Question:
             )
             return bool(differences.low[0] > 0)
         if self.kind == "half-width":
-            low, high = mean_over_seeds(first, labels, classes, alpha)[1:]
-            return bool((high - low)[self.label or 0] <= 2 * self.limit)
+            means = mean_over_seeds(first, labels, classes, alpha)
+            return bool((means.high - means.low)[self.label or 0] <= 2 * self.limit)
         counts = ClassCounts.from_labels(labels, first[0], classes)
         if self.kind == "identity":
             return bool(np.array_equal(np.flatnonzero(possibly_worst(counts, alpha)), [truth.first.argmin()]))
@@ -320,7 +320,7 @@ def _monotone(found: Mapping[int, tuple[int, float]]) -> tuple[IntArray, FloatAr
 def rounded_up(images: float) -> int:
     """The next whole number with at most two digits other than 0."""
     step = 10 ** max(int(np.floor(np.log10(max(images, 1)))) - 1, 0)
-    return max(int(np.ceil(images / step - 1e-9)) * step, 1)
+    return int(max(np.ceil(images / step - 1e-9) * step, 1))
 
 
 @checked

@@ -59,9 +59,12 @@ def test_a_trend_by_hand(run: Run) -> None:
     assert summary["variance"] == pytest.approx(np.var([0.1, 0.1, -0.1]))
     assert summary["turns"] == 1
     steps = np.abs(np.diff(overall))
-    reach = 4.302653 * steps.std(ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
+    reach = 12.706205 * steps.std(ddof=1) * np.sqrt(2 / 3)  # t, 1 degree of freedom
     assert summary["change_overall_high"] == pytest.approx(steps.mean() + reach, rel=1e-5)
-    assert trend({"a": run}, window=(0.5, 1.0)).summary.loc["a", "change"] == pytest.approx(0.1)
+    assert summary["change_overall_low"] == max(0, steps.mean() - reach)
+    last = trend({"a": run}, window=(0.5, 1.0)).summary.loc["a"]
+    assert last["change"] == pytest.approx(0.1)
+    assert np.isnan([last["change_low"], last["change_high"]]).all()
     assert "worst 20.0" in found.figure().svg()
     assert "a worst" in trend({"a": run, "b": (run, "valid")}).figure().svg()
 
@@ -96,12 +99,16 @@ def test_a_trend_of_missing_epochs(run: Run, change: dict[str, object], message:
 def test_fluctuation_by_a_loop() -> None:
     generator = np.random.default_rng(0)
     labels = np.arange(300) % 3
-    wild, calm = generator.random((5, 300)) < 0.5, np.tile(generator.random(300) < 0.5, (4, 1))
+    rates = np.array([[0.3], [0.7], [0.3], [0.7], [0.3]])
+    wild, calm = generator.random((5, 300)) < rates, np.tile(generator.random(300) < 0.5, (4, 1))
     found = fluctuation({"wild": wild, "calm": calm}, labels, 3, resamples=200)
     worst = [min(row[labels == label].mean() for label in range(3)) for row in wild]
     assert found.runs["change"]["wild"] == pytest.approx(np.mean([abs(b - a) for a, b in zip(worst, worst[1:])]))  # noqa: B905, RUF007
     assert found.runs["change"]["calm"] == found.runs["change_high"]["calm"] == 0  # shared images cancel
     assert found.differences["calm"].high < 0
+    assert 0 < found.runs["change_low"]["wild"] < found.runs["change"]["wild"] < found.runs["change_high"]["wild"]
+    constant = fluctuation({"noise": generator.random((5, 300)) < 0.5}, labels, 3, resamples=200)
+    assert constant.runs["change_low"]["noise"] == 0  # changes of the size of the noise may be none
     assert "calm" in found.figure().svg()
     with pytest.raises(ClasswiseError, match="at least two epochs"):
         fluctuation({"one": wild[:1]}, labels, 3)

@@ -17,7 +17,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, outcomes
-from classwise.stats.intervals import Estimate
+from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accuracies
 
 
@@ -61,7 +61,10 @@ def fluctuation(
     """Estimate the fluctuation of the worst-class accuracy between epochs (cfa23 Q3).
 
     The images are resampled jointly over epochs and runs, so that shared errors cancel. The mean absolute change is
-    biased up by noise, and the bias enters its interval twice; differences of runs are less affected.
+    biased up by noise. Its upper end is the bootstrap percentile, in which the bias counts twice. Its lower end is the
+    mean of the changes less their reach, z standard errors at Bonferroni's level of all changes, each at least 0. The
+    interval of a difference of runs contains the percentile interval and its reflection (Efron 1979), since the biases
+    of two runs need not cancel.
 
     Args:
         runs: by name, (E, N) true where the model of an epoch is correct on an image; E may differ between runs.
@@ -90,14 +93,25 @@ def fluctuation(
         size = np.bincount(np.asarray(labels), minlength=num_classes)
         right = np.stack([np.bincount(np.asarray(labels)[row], minlength=num_classes) for row in table])
         worst = (right[:, size > 0] / size[size > 0]).min(axis=1)
-        changes.append(np.abs(np.diff(np.nanmin(accuracies, axis=2), axis=1)).mean(axis=1))
-        estimate = percentiles(float(np.abs(np.diff(worst)).mean()), changes[-1], alpha)
+        steps, drawn = np.diff(worst), np.diff(np.nanmin(accuracies, axis=2), axis=1)
+        changes.append(np.abs(drawn).mean(axis=1))
+        estimate = percentiles(float(np.abs(steps).mean()), changes[-1], alpha)
+        reach = two_sided_z(alpha / 2 / len(steps)) * drawn.std(axis=0)
+        estimate = estimate._replace(low=float(np.maximum(np.abs(steps) - reach, 0).mean()))
         row = {"overall": float(table.mean()), "worst": float(worst.mean()), "change": estimate.value}
         rows.append(row | {"change_low": estimate.low, "change_high": estimate.high})
     frame = pd.DataFrame(rows, index=pd.Index(list(tables), name="run"))
     first, *others = tables
     differences = {
-        name: percentiles(float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0], alpha)
+        name: _reflected(
+            percentiles(float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0], alpha)
+        )
         for at, name in enumerate(others, start=1)
     }
     return Fluctuation(frame, differences)
+
+
+def _reflected(estimate: Estimate) -> Estimate:
+    """The interval that contains a percentile interval and its reflection about the value."""
+    value, low, high = estimate
+    return Estimate(value, min(low, 2 * value - high), max(high, 2 * value - low))

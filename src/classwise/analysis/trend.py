@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
@@ -19,7 +20,7 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.intervals import student
+from classwise.stats.intervals import Estimate
 from classwise.training.folder import Run
 
 
@@ -35,8 +36,10 @@ class Trend(AnalysisResult):
         summary: a row for each run, over the epochs of the window: means of ``overall`` and ``worst``; ``change`` and
             ``change_overall``, the mean absolute difference between adjacent epochs (worst and overall), each with
             ``_low`` and ``_high``; ``variance`` of the differences of the worst class; ``turns``, the number of changes
-            of the worst class. The intervals are t intervals over the epochs of the window: for other epochs of this
-            run.
+            of the worst class. The intervals are for other epochs of this run. Adjacent changes share an epoch, so they
+            are correlated: the variance of their mean is bounded by that of 1-dependent values (Hoeffding and Robbins
+            1948), 2 s^2 / n, and Student's t has half the degrees of freedom. From three epochs or fewer there is no
+            interval (NaN). Rare drops, which the window may not contain, are not covered.
     """
 
     measure: str
@@ -168,9 +171,17 @@ def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:
     summary = {"overall": float(frame["overall"].mean()), "worst": float(frame["worst"].mean())}
     for key, column in (("change", "worst"), ("change_overall", "overall")):
         differences = np.diff(frame[column].to_numpy(dtype=np.float64))
-        size = student(np.abs(differences), alpha)
+        size = _mean_change(np.abs(differences), alpha)
         summary |= {key: size.value, f"{key}_low": size.low, f"{key}_high": size.high}
         if key == "change":
             summary["variance"] = float(differences.var())
     worst = frame["worst_class"].to_numpy()
     return summary | {"turns": float((worst[1:] != worst[:-1]).sum())}
+
+
+def _mean_change(sizes: FloatArray, alpha: float) -> Estimate:
+    """Mean size of (n,) changes, with its interval; see `Trend`."""
+    mean, degrees, half_width = float(sizes.mean()), (len(sizes) - 1) / 2, float("nan")
+    if degrees >= 1:
+        half_width = float(special.stdtrit(degrees, 1 - alpha / 2) * sizes.std(ddof=1) * np.sqrt(2 / len(sizes)))
+    return Estimate(mean, max(mean - half_width, 0.0) if degrees >= 1 else half_width, mean + half_width)

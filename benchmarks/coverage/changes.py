@@ -18,7 +18,7 @@ IMAGES = 100
 
 
 def mean_change(repetitions: int) -> Iterator[Regime]:
-    """Epochs of ten classes of 100 images at 40 %; the truth is the mean change of the worst class over many windows."""
+    """Epochs of ten classes of 100 images at 40 %; the truth is the mean change over many such windows."""
     for name, drift in (
         ("noise about a constant", 0.0),
         ("drift of 20 points", 0.2),

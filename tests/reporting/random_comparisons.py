@@ -25,7 +25,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.stats.counts import PairedCounts
-from classwise.stats.paired import class_differences, tango
+from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
     difference_over_seeds,
     mean_over_seeds,
@@ -107,31 +107,6 @@ def lowest_ends(cells: Cells, alpha: float, number: int = 1) -> tuple[float, flo
     lows = sorted(exact_binomial(right, images, lower)[0] for right, images in cells)
     highs = sorted(exact_binomial(right, images, upper)[1] for right, images in cells)
     return sum(lows[:number]) / number, sum(highs[:number]) / number
-
-
-def difference_of_worst(first: Bools, second: Bools, ids: Ints, alpha: float) -> Ends:
-    """Difference of two models, as described in `classwise.stats.paired.difference_of_minima`."""
-    units = sorted(set(ids.tolist()))
-    first_cells, second_cells = (
-        [(int(run[ids == unit].sum()), int((ids == unit).sum())) for unit in units] for run in (first, second)
-    )
-    value = min(right / images for right, images in first_cells) - min(right / images for right, images in second_cells)
-    both = []
-    for unit in units:
-        one, other = first[ids == unit], second[ids == unit]
-        up, down = int((one & ~other).sum()), int((~one & other).sum())
-        ends = tango([up], [down], [len(one)], alpha / 2)
-        both.append((float(ends.low[0]), float(ends.high[0])))
-    (first_low, first_high), (second_low, second_high) = (
-        lowest_ends(cells, alpha / 4) for cells in (first_cells, second_cells)
-    )
-    first_worst, second_worst = (
-        [place for place, cell in enumerate(cells) if exact_binomial(*cell, alpha / 4)[0] <= high]
-        for cells, high in ((first_cells, first_high), (second_cells, second_high))
-    )
-    low = max(min(both[place][0] for place in first_worst), first_low - second_high)
-    high = min(max(both[place][1] for place in second_worst), first_high - second_low)
-    return Ends(value, low, high)
 
 
 def fifth(shares: list[float]) -> float:
@@ -318,15 +293,6 @@ class Compared:
             return mean_of_seeds(right, self.alpha)
         return Ends(float(right.mean()), *binomial(int(right.sum()), right.size, self.alpha))
 
-    def paired(self, first: str, second: str) -> tuple[Bools, Bools, bool]:
-        """Outcomes of two methods, paired by seed if both have the same two or more known seeds."""
-        seeds, other_seeds = self.seeds[first], self.seeds[second]
-        correct, other_correct = self.correct[first], self.correct[second]
-        if len(seeds) < 2 or None in seeds or sorted(map(str, seeds)) != sorted(map(str, other_seeds)):
-            return correct, other_correct, False
-        order = sorted(range(len(seeds)), key=lambda run: str(seeds[run]))  # the order of the bootstrap
-        return correct[order], other_correct[[other_seeds.index(seeds[run]) for run in order]], True
-
     def difference(self, first: str, second: str) -> Difference:
         """Difference on all images."""
         return self._differences(first, second, np.zeros_like(self.ids), 1)[0]
@@ -337,18 +303,19 @@ class Compared:
         return {unit: found[self.units.index(unit)] for unit in self.present}
 
     def _differences(self, first: str, second: str, ids: Ints, number: int) -> list[Difference]:
-        one, other, by_seed = self.paired(first, second)
+        one, other = self.correct[first], self.correct[second]
         if len(one) == len(other) == 1:
             found: Any = class_differences(PairedCounts.from_labels(ids, one[0], other[0], number), self.alpha)
         else:
-            found = difference_over_seeds(one, other, ids, number, self.alpha, paired=by_seed)
+            found = difference_over_seeds(one, other, ids, number, self.alpha, paired=False)
         columns = (found.difference, found.low, found.high, found.adjusted)
         return [Difference(*map(float, row)) for row in zip(*columns, strict=True)]
 
     def minima(self, first: str, second: str, alpha: float) -> Ends:
-        one, other, _ = self.paired(first, second)
+        one, other = self.correct[first], self.correct[second]
         if len(one) == len(other) == 1:
-            return difference_of_worst(one[0], other[0], self.ids, alpha)
+            cells = PairedCounts.from_labels(self.ids, one[0], other[0], len(self.units))
+            return Ends(*difference_of_minima(cells, alpha))
         return Ends(*worst_difference_over_seeds(one, other, self.ids, len(self.units), alpha)[:3])
 
 

@@ -32,7 +32,9 @@ from classwise.reporting.pages.comparison import _warnings, comparison_context
 from classwise.reporting.tables import Cell
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable
+from classwise.stats.counts import PairedCounts
 from classwise.stats.intervals import Estimate
+from classwise.stats.paired import difference_of_minima
 
 from .random_audits import CLASSES, join_names, percent, span
 from .random_comparisons import (
@@ -42,7 +44,6 @@ from .random_comparisons import (
     Compared,
     Ends,
     comparisons,
-    difference_of_worst,
     is_span,
     near,
 )
@@ -92,8 +93,7 @@ def _pairs(made: Compared, comparison: Comparison) -> None:
         assert list(facts.significant) == list(significant)
         assert facts.significant == pytest.approx(significant)
         single = made.number(name) == made.number(first) == 1
-        paired = "paired by seed" if made.paired(name, first)[2] else "not paired"
-        assert pair.test == ("McNemar test" if single else f"t test over seeds and images, {paired}")
+        assert pair.test == ("McNemar test" if single else "test over seeds and images")
         assert pair.population == population({method: made.number(method) for method in (name, first)})
         if " would decide a difference of this size" in facts.advice:
             assert pair.minima.value
@@ -122,7 +122,7 @@ def test_an_undecided_difference_names_what_would_decide_it(
     minima: tuple[float, float, float], seeds: tuple[int, int], narrower: Literal["images", "runs"], advice: str
 ) -> None:
     classes = pd.DataFrame({"n": [100, 200]})
-    pair = Pair("a", "b", classes, Estimate(0, 0, 0), 1.0, Estimate(*minima), narrower, seeds, paired_by_seed=False)
+    pair = Pair("a", "b", classes, Estimate(0, 0, 0), 1.0, Estimate(*minima), narrower, seeds)
     assert PairFacts(pair, 0.05, "class", 300, 2, {}).advice == advice
 
 
@@ -340,7 +340,8 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
         low = np.arange(100) % 50 < count
         first, second = np.ones((2, 100), bool)
         second[low] = False
-        ends = [difference_of_worst(first, second, labels, alpha).low for alpha in (0.05, 0.025)]
+        pairs = PairedCounts.from_labels(labels, first, second, 2)
+        ends = [difference_of_minima(pairs, alpha).low for alpha in (0.05, 0.025)]
         if ends[0] > 0 >= ends[1]:
             audits = [
                 Audit(

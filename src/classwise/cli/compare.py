@@ -198,7 +198,6 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
             "first": pair.first,
             "second": pair.second,
             "seeds": pair.seeds,
-            "paired_by_seed": pair.paired_by_seed,
             "test": pair.test,
             "population": pair.population,
             "overall": pair.overall._asdict(),

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.compare.comparability import Named, check_alike, check_runs, members_of, seed_notes, unstated
-from classwise.auditing.compare.sources import distillation_notes, teacher_of, training_seed
+from classwise.auditing.compare.sources import distillation_notes, teacher_of
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
@@ -51,11 +51,9 @@ class Pair:
         p_value: of no difference over all images, below alpha exactly if ``overall`` excludes 0; not adjusted for the
             number of comparisons.
         minima: the difference of the worst-class accuracies with its interval; over several seeds, that of the mean
-            worst-class accuracies of the runs, which are not paired by seed.
+            worst-class accuracies of the runs.
         narrower: what would narrow the interval of ``minima`` most: more ``images``, or more ``runs``.
         seeds: number of runs of each method.
-        paired_by_seed: whether accuracies are compared seed by seed, which requires the same known seeds in both
-            methods. Images are always paired.
     """
 
     first: str
@@ -66,7 +64,6 @@ class Pair:
     minima: Estimate
     narrower: Literal["images", "runs"]
     seeds: tuple[int, int]
-    paired_by_seed: bool
 
     def __repr__(self) -> str:
         spans = [
@@ -80,8 +77,7 @@ class Pair:
         """The test behind the p-values, in words."""
         if self.seeds == (1, 1):
             return "McNemar test"
-        how = "paired by seed" if self.paired_by_seed else "not paired"
-        return f"t test over seeds and images, {how}"
+        return "test over seeds and images"
 
     @property
     def population(self) -> str:
@@ -452,8 +448,9 @@ class Comparison(RichDisplay):
         """Compare two methods on the same images, over all seeds of each: first minus second.
 
         With one seed each: McNemar tests and the intervals that agree with them (`classwise.stats.paired`), for new
-        images and these two models. With several seeds: t tests over seeds and images (`classwise.stats.seeds`), paired
-        by seed if both methods have the same known seeds.
+        images and these two models. With several seeds: tests over seeds and images (`classwise.stats.seeds`). Images
+        are paired. Equal seeds are not: the runs of each method show their own spread, with twice the degrees of
+        freedom of differences per seed.
 
         Args:
             first: name of a method.
@@ -470,8 +467,6 @@ class Comparison(RichDisplay):
             if name not in self.audits:
                 raise unknown("method", name, self.audits)
         runs, others = self._correct[first], self._correct[second]
-        if paired := _paired(self.audits[first], self.audits[second]):
-            runs, others = runs[paired[0]], others[paired[1]]
         labels, count, seeds = self._ids, len(self.group_names), (len(runs), len(others))
         by_class: Any
         of_images: Any
@@ -481,7 +476,7 @@ class Comparison(RichDisplay):
             minima = OverSeeds(*difference_of_minima(cells, alpha), "images")
         else:
             by_class, of_images = (
-                difference_over_seeds(runs, others, ids, size, alpha, paired=paired is not None)
+                difference_over_seeds(runs, others, ids, size, alpha, paired=False)
                 for ids, size in ((labels, count), (np.zeros_like(labels), 1))
             )
             minima = worst_difference_over_seeds(runs, others, labels, count, alpha)
@@ -498,7 +493,6 @@ class Comparison(RichDisplay):
             minima=Estimate(*minima[:3]),
             narrower=minima.narrower,
             seeds=seeds,
-            paired_by_seed=paired is not None,
         )
 
     @cached_property
@@ -551,12 +545,3 @@ def _bounds(audit: Audit, attack: str, group: str | None) -> dict[str, float]:
     for name, (low, high) in (("overall", overall(counts)), ("worst", worst(counts))):
         row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return row
-
-
-def _paired(first: Sequence[Audit], second: Sequence[Audit]) -> tuple[list[int], list[int]] | None:
-    """Positions of the runs in the order of their seeds; None unless both methods have the same known seeds."""
-    seeds, others = ([training_seed(audit) for audit in audits] for audits in (first, second))
-    shared = sorted({seed for seed in seeds if seed is not None and seed in others})
-    if len(shared) < 2 or not len(shared) == len(seeds) == len(others):
-        return None
-    return [seeds.index(seed) for seed in shared], [others.index(seed) for seed in shared]

@@ -56,8 +56,8 @@ def populations() -> dict[str, tuple[FloatArray, FloatArray, int]]:
         outlier[0] = 0.8
         cells[f"{size} at 98.5 %, one at 80 %"] = (outlier, related(classes, 0.5)[1], images)
         cells[f"{size}, half at 50 %, half at 90 %"] = (
-            0.5 + 0.4 * (np.arange(classes) % 2),
-            np.arange(classes),
+            np.resize([0.5, 0.9], classes),
+            np.linspace(0, 1, classes),
             images,
         )
     return cells

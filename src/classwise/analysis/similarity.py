@@ -22,6 +22,9 @@ from classwise.stats.correlations import Correlation, half_means, random_halves,
 from classwise.stats.counts import FloatArray, class_labels, ratio
 from classwise.stats.ranks import Association, spearman
 
+_PARTS = 10
+"""Number of parts of the random splits whose class means are in memory at once."""
+
 
 @dataclass(frozen=True, eq=False)
 class Similarity(AnalysisResult):
@@ -107,11 +110,11 @@ def similarity_of(
     right = np.asarray(correct, dtype=np.float64)
     accuracy = ratio(member.T @ right, member.sum(axis=0))
     present = np.flatnonzero(member.any(axis=0))
-    halves = half_means(np.vstack([values.T, right]), index, len(names), random_halves(index, seed=seed))[..., present]
-    nearest_in_halves = [[_nearest(_cosines(half[:-1].T)) for half in split] for split in halves]
-    ranked = rank_correlation(
-        np.stack([nearest, accuracy])[:, present], np.stack([np.asarray(nearest_in_halves), halves[:, :, -1]], axis=2)
-    )
+    rows, halves = np.vstack([values.T, right]), list[list[FloatArray]]()
+    for some in np.array_split(random_halves(index, seed=seed), _PARTS):  # limits the memory
+        means = half_means(rows, index, len(names), some)[..., present]
+        halves += [[np.stack([_nearest(_cosines(half[:-1].T)), half[-1]]) for half in split] for split in means]
+    ranked = rank_correlation(np.stack([nearest, accuracy])[:, present], np.array(halves))
     return Similarity(names, cosines, nearest, spearman(nearest, accuracy, seed=seed), ranked)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -120,24 +119,52 @@ def test_tables_have_every_metric_that_they_do_not_leave_out() -> None:
     assert sorted(names) == sorted(set(NAMES) - {"macro", "nrr"})
 
 
-def test_the_bootstrap_interval_covers_a_true_value() -> None:
-    """The accuracy as a metric of each kind of input: intervals as wide as Wilson's, also of images within groups."""
+@pytest.mark.slow
+def test_a_metric_without_an_interval_has_that_of_a_function_of_rates() -> None:
+    """The accuracy as a metric of each kind of input: somewhat wider than the interval of a proportion."""
     kinds: dict[str, Callable[..., Any]] = {
         "counts": lambda counts: counts.correct.sum() / counts.count.sum(),
         "confusion": lambda matrix: np.trace(matrix) / matrix.sum(),
         "outcomes": lambda outcomes: outcomes["correct"].mean(),
         "clean and counts": lambda clean, counts: counts.correct.sum() / clean.count.sum(),
     }
-    reference = all_metrics()["overall"].estimate(drawn(5, 400))
+    value, low, high = all_metrics()["overall"].estimate(drawn(5, 400))
     for reads, function in kinds.items():
         found = metric(name="accuracy", reads=reads)(function).estimate(drawn(5, 400))
-        assert found == pytest.approx(reference, abs=0.01), reads
-    # Clean and attacked verdicts of an image are drawn together: their difference on these images never changes.
-    same = functools.partial(inputs, np.repeat([0, 1], 20), np.tile([0, 1], 20), np.tile([0, 1], 20), 2)
-    gap = metric(name="gap", unit="number", reads="clean and counts")(
-        lambda clean, counts: (clean.correct - counts.correct).sum()
-    )
-    assert gap.estimate(same()) == (0, 0, 0)
+        assert found.value == pytest.approx(value), reads
+        assert 1 <= (found.high - found.low) / (high - low) < 1.5, reads
+        assert found.high - found.value == pytest.approx(found.value - found.low), reads
+
+
+@pytest.mark.parametrize(
+    ("reads", "images", "function"),
+    [
+        ("counts", 100, lambda counts: float(np.median(counts.accuracy))),  # 25 images a class
+        ("counts", 400, lambda counts: float(counts.correct.sum())),  # no function of the accuracies
+        ("counts", 400, lambda counts: float((counts.accuracy > 0.5).mean())),  # steps
+        ("counts", 400, lambda counts: math.inf),
+        ("outcomes", 100, lambda outcomes: outcomes["correct"].mean()),
+        ("outcomes", 400, lambda outcomes: float(outcomes["correct"].mean() > 0.5)),
+        ("outcomes", 400, lambda outcomes: np.ptp(outcomes.groupby("group")["index"].count() % 7) * 1.0),
+    ],
+)
+def test_a_metric_has_no_interval_where_none_is_valid(reads: str, images: int, function: Callable[..., Any]) -> None:
+    value, low, high = metric(name="mine", reads=reads)(function).estimate(drawn(5, images))
+    assert value == metric(name="mine", reads=reads)(function).value(drawn(5, images))
+    assert math.isnan(low)
+    assert math.isnan(high)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accuracy", [0.02, 0.5])
+def test_the_interval_of_a_minimum_over_tied_classes_covers_it(accuracy: float) -> None:
+    """That of independent posteriors covers in none of these samples."""
+    lowest = metric(name="lowest")(lambda counts: counts.accuracy.min())
+    rng, images = np.random.default_rng(0), np.full(100, 100)
+    for _ in range(10):
+        counts = ClassCounts(images, rng.binomial(images, accuracy))
+        value, low, high = lowest.estimate(MetricInputs(BoundedCounts.of(counts)))
+        assert low <= value < accuracy <= high < accuracy + 0.3
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_intervals_over_classes_have_at_least_nominal_coverage(
         (metric_intervals.discrepancy, np.ptp(truth)),
         (metric_intervals.worst, min(truth)),
     ):
-        hits = [low - 1e-12 <= value <= high + 1e-12 for _, low, high in map(metric, drawn)]
+        hits = [bool(low - 1e-12 <= value <= high + 1e-12) for _, low, high in map(metric, drawn)]
         assert np.mean(hits) >= 0.92  # the standard error of 200 samples is 0.015
 
 

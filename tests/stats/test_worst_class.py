@@ -49,8 +49,9 @@ def test_fishers_test_is_that_of_the_hypergeometric_distribution() -> None:
     images = images[:, above]
     cells = (right[0], images[0] - right[0], right[1], images[1] - right[1])
     expected = stats.hypergeom.sf(right[0] - 1, images.sum(0), right.sum(0), images[0])
+    floats = [cell.astype(np.float64) for cell in cells]
     for level in (0.3, 0.05, 0.001, 1e-6):
-        found = _is_significant(*(cell.astype(np.float64) for cell in cells), level)
+        found = _is_significant(floats[0], floats[1], floats[2], floats[3], level)
         clear = np.abs(expected / level - 1) > 1e-9
         assert clear.any()
         assert 0 < found.sum() < len(found)
@@ -74,7 +75,9 @@ def test_above_any_agrees_with_the_table_of_pairs(counts: ClassCounts, alpha: fl
 
 def test_possibly_worst_by_hand() -> None:
     """Of 1000 images each: 253 against 291 has p = 0.032, against 367 p = 2e-8; the level is 0.05/2."""
-    assert stats.fisher_exact([[291, 709], [253, 747]], alternative="greater")[1] == pytest.approx(0.032, abs=0.001)
+    assert stats.fisher_exact(np.array([[291, 709], [253, 747]]), alternative="greater")[1] == pytest.approx(
+        0.032, abs=0.001
+    )
     counts = ClassCounts(np.full(3, 1000), np.array([253, 291, 367]))
     assert possibly_worst(counts).tolist() == [True, True, False]
     assert possibly_best(counts).tolist() == [False, False, True]

@@ -47,7 +47,7 @@ def metric_cell(metric: Metric, estimate: Estimate) -> Cell:
     if math.isnan(estimate.value):
         return Cell(formatting.NONE)
     ends = formatting.span_in_unit(estimate.low, estimate.high, metric.unit)
-    return Cell(formatting.in_unit(estimate.value, metric.unit), "" if ends == formatting.NONE else ends)
+    return Cell(formatting.in_unit(estimate.value, metric.unit), "no interval" if ends == formatting.NONE else ends)
 
 
 def class_table(summary: AuditSummary) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, get_args
@@ -22,15 +22,17 @@ from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.registry import Registry, described
 from classwise.stats import OWN_METRICS, Unit, bounds, metric_intervals, metrics
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
-from classwise.stats.confusion import confusion
-from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.counts import IntArray
+from classwise.stats.function_intervals import (
+    interval_of_confusion,
+    interval_of_counts,
+    interval_of_outcomes,
+    interval_of_pairs,
+)
 from classwise.stats.intervals import Estimate
-from classwise.stats.resampling import percentiles
 
 Reads = Literal["counts", "clean and counts", "confusion", "outcomes"]
 """What a metric is computed from."""
-RESAMPLES = 1000
-"""Number of bootstrap resamples of a metric without an interval; their seed is 0."""
 RESERVED = ("n", "judged", "low", "high", "clean", "attack", "method", "seeds", "teacher", "worst_class", "model")
 """Names of other columns."""
 METRICS: Registry[Any] = Registry(
@@ -99,8 +101,9 @@ class Metric:
         unit: ``fraction`` (printed in percent), ``fraction squared`` (percent squared) or ``number``.
         higher_is_better: the direction.
         rational: whether exact values are fractions of integers: those of ``bounds``, or of ``function`` without them.
-        interval: maps the arguments of ``function`` and alpha to an `Estimate`; None: a percentile bootstrap over
-            images within classes, with `RESAMPLES` resamples and the seed 0.
+        interval: maps the arguments of ``function`` and alpha to an `Estimate`; None: an interval of
+            `classwise.stats.function_intervals`, with NaN ends where it is not valid: with fewer than 30 images in a
+            class, or for a function with steps. Metrics of ``outcomes`` have a bootstrap interval.
         bounds: maps `BoundedCounts` (in the order of ``reads``) to `Bounds` that are valid for every completion; None:
             conditions on an incomplete audit are undecided.
         ends: bounds of the ends of the interval, by the part of a condition, from `BoundedCounts` and alpha.
@@ -149,10 +152,7 @@ class Metric:
             return self.interval(*arguments, alpha)
         known = inputs._estimates  # a bootstrap is not repeated for each table
         if (self.name, alpha) not in known:
-            value = float(self._value(arguments))
-            samples = [float(self._value(sample)) for sample in self._resamples(inputs, arguments)]
-            _, low, high = percentiles(value, samples, alpha)
-            known[self.name, alpha] = Estimate(value, min(low, value), max(high, value))
+            known[self.name, alpha] = self._generic_estimate(inputs, arguments, alpha)
         return known[self.name, alpha]
 
     def possible(self, inputs: MetricInputs) -> Bounds[Fraction] | Bounds[float]:
@@ -188,35 +188,24 @@ class Metric:
         except (TypeError, ValueError) as error:
             raise ClasswiseError(f"metric {self.name!r} returned {described(value)}; return a number") from error
 
-    def _resamples(self, inputs: MetricInputs, arguments: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-        """The arguments for images that are drawn with replacement within each class; none if images are unknown."""
-        classes = len(inputs.counts.count)
+    def _generic_estimate(self, inputs: MetricInputs, arguments: tuple[Any, ...], alpha: float) -> Estimate:
+        """The value with an interval of `classwise.stats.function_intervals`."""
+
+        def function(*given: Any) -> float:
+            return float(self._value(given))
+
         if self.reads == "counts":
-            generator, (counts,) = np.random.default_rng(0), arguments
-            for _ in range(RESAMPLES):
-                correct = generator.binomial(counts.count, np.nan_to_num(counts.accuracy))
-                yield (ClassCounts(counts.count, correct),)
-        elif self.reads == "confusion":
-            (matrix,) = arguments
-            labels, predictions = (np.repeat(axis, matrix[np.nonzero(matrix)]) for axis in np.nonzero(matrix))
-            for drawn in _drawn(labels):
-                yield (confusion(labels[drawn], predictions[drawn], len(matrix)),)
-        elif inputs.outcomes is not None:
-            frame = inputs.outcomes()
-            for sample in map(frame.take, _drawn(frame["group"].to_numpy())):
-                if self.reads == "outcomes":
-                    yield (sample,)
-                else:
-                    verdicts = sample["clean"], sample["correct"]
-                    yield tuple(ClassCounts.from_labels(sample["group"], verdict, classes) for verdict in verdicts)
-
-
-def _drawn(groups: IntArray) -> Iterator[IntArray]:
-    """Places of images that are drawn with replacement within each group (N,), `RESAMPLES` times."""
-    generator, size = np.random.default_rng(0), np.bincount(groups)
-    order, first, images = np.argsort(groups, kind="stable"), np.repeat(np.cumsum(size) - size, size), size.repeat(size)
-    for _ in range(RESAMPLES):
-        yield order[first + (generator.random(len(groups)) * images).astype(np.int64)]
+            return interval_of_counts(function, arguments[0], alpha)
+        if self.reads == "confusion":
+            return interval_of_confusion(function, arguments[0], alpha)
+        if inputs.outcomes is None:
+            return Estimate(function(*arguments), math.nan, math.nan)
+        outcomes = inputs.outcomes()
+        if self.reads == "outcomes":
+            return interval_of_outcomes(function, outcomes, alpha)
+        pairs = np.zeros((len(inputs.counts.count), 2, 2), dtype=np.int64)
+        np.add.at(pairs, tuple(outcomes[name].to_numpy().astype(np.int64) for name in ("group", "clean", "correct")), 1)
+        return interval_of_pairs(function, pairs, alpha)
 
 
 @checked

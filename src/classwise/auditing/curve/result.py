@@ -18,6 +18,7 @@ from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
 from classwise.core.storage import ResultFolder
 from classwise.core.tables import facts_of, read_table, write_table
+from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import class_intervals, proportion_interval
 
@@ -150,8 +151,9 @@ class Curve(RichDisplay):
         """The robust radii by class: a row for each class with images, the weakest first, and a last for ``overall``.
 
         Columns: ``n``; ``clean`` accuracy; ``mean`` radius, with radii above `highest` counted as `highest` (the area
-        under the curve), and ``mean_low`` and ``mean_high`` (normal 95 % interval); ``median`` radius, and
-        ``median_low`` and ``median_high`` (distribution-free, from order statistics; infinity if above `highest`).
+        under the curve), and ``mean_low`` and ``mean_high``, the interval of its expectation for values in
+        [0, `highest`] (`classwise.stats.bounded_means`); ``median`` radius, and ``median_low`` and ``median_high``
+        (distribution-free, from order statistics; infinity if above `highest`).
         """
         high = self.frame["high"].to_numpy()
         groups = {
@@ -165,17 +167,16 @@ class Curve(RichDisplay):
 
     def _row(self, high: FloatArray) -> dict[str, float]:
         capped, count = np.minimum(high, self.highest), len(high)
-        mean = float(capped.mean())
-        half = two_sided_z(self.alpha) * float(capped.std(ddof=1)) / count**0.5 if count > 1 else np.inf
+        low, high_end = mean_intervals(capped / self.highest, np.zeros(count, dtype=np.int64), 1, self.alpha)
         ranked = np.sort(high)
         # P(X_(l) <= median <= X_(u)) >= 1 - alpha for ranks (from 1) l = q and u = n + 1 - q.
         rank = int(np.searchsorted(special.bdtr(np.arange(count + 1.0), count, 0.5), self.alpha / 2))
         return {
             "n": count,
             "clean": float((high > 0).mean()),
-            "mean": mean,
-            "mean_low": max(mean - half, 0.0),
-            "mean_high": min(mean + half, self.highest),
+            "mean": float(capped.mean()),
+            "mean_low": self.highest * float(low[0]),
+            "mean_high": self.highest * float(high_end[0]),
             "median": float(ranked[(count - 1) // 2]),
             "median_low": float(ranked[rank - 1]) if rank else 0.0,
             "median_high": float(ranked[count - rank]) if rank else np.inf,

@@ -19,7 +19,7 @@ from benchmarks.tables import table
 SOURCE = Path(__file__).parents[2] / "src" / "classwise"
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE, MEASURED = RESULTS / "interval-coverage.md", RESULTS / "interval-coverage.csv"
-REPETITIONS, AGAIN = 1000, 10
+REPETITIONS, AGAIN = 1000, 5
 """Repetitions of a regime, and how many times as many of the regime with the lowest coverage."""
 LEAST = 0.94
 """The least coverage of an interval at 95 %."""

@@ -1,4 +1,4 @@
-"""Differences of two models by class on the same images, ranks of models, and permutation tests."""
+"""Differences of two models by class on the same images, permutation tests, and means of values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 
 from benchmarks.coverage.base import Regime, simulated
 from classwise.stats.bounded_means import mean_intervals
-from classwise.stats.counts import ClassCounts, PairedCounts
-from classwise.stats.model_ranks import Verdicts, worst_class_ranks
+from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import class_differences
 from classwise.stats.ranks import kendall, pearson, spearman
 
@@ -41,31 +40,6 @@ def class_pairs(repetitions: int) -> Iterator[Regime]:
                     return (-1.0, -1.0, 0.0) if found.high.min() < truth else (0.0, 0.0, 0.0)
 
                 yield simulated(f"{classes} classes, {images} images each, {name}", draw, max(repetitions // 2, 10))
-
-
-def ranks_of_models(repetitions: int) -> Iterator[Regime]:
-    """The ranks of models by their worst class: any false order among equal models, for new images."""
-    for models in (2, 5):
-        for classes, images in ((2, 50), (10, 100)):
-            for law, accuracy in {"tied": np.full(classes, 0.5), "spread": np.linspace(0.3, 0.8, classes)}.items():
-
-                def draw(
-                    rng: np.random.Generator,
-                    size: tuple[int, int] = (models, images),
-                    accuracy: np.ndarray = accuracy,  # type: ignore[type-arg]
-                ) -> tuple[float, float, float]:
-                    labels = np.repeat(np.arange(len(accuracy)), size[1])
-                    shared = rng.random(len(labels))
-                    verdicts = []
-                    for _ in range(size[0]):
-                        own = np.where(rng.random(len(labels)) < 0.8, shared, rng.random(len(labels)))
-                        right = own < accuracy[labels]
-                        verdicts.append(Verdicts(ClassCounts.from_labels(labels, right, len(accuracy)), right))
-                    wrong = bool(worst_class_ranks(verdicts, labels).better.any())
-                    return float(wrong), float(wrong), 0.0
-
-                name = f"{models} equal models, {classes} classes, {images} images each, {law}"
-                yield simulated(name, draw, max(repetitions // 10, 5))
 
 
 def permutations(repetitions: int) -> Iterator[Regime]:

@@ -140,30 +140,6 @@ def _jointly(parts: Sequence[IntervalEstimator], function: Callable[[tuple[float
     return at
 
 
-def lowered(one: IntervalEstimator, limit: float) -> IntervalEstimator:
-    """An estimate that is biased down by noise, such as the minimum of many correlations, without an upper end.
-
-    A claim that the number is large can be confirmed, not refuted.
-
-    Args:
-        one: the estimator.
-        limit: the largest possible value, which replaces the upper end.
-    """
-    return lambda level: one(level)._replace(high=limit)
-
-
-def raised(one: IntervalEstimator, limit: float) -> IntervalEstimator:
-    """An estimate that is biased up by noise, such as a limit minus a correlation, without a lower end.
-
-    A claim that the number is large can be refuted, not confirmed.
-
-    Args:
-        one: the estimator.
-        limit: the smallest possible value, which replaces the lower end.
-    """
-    return lambda level: one(level)._replace(low=limit)
-
-
 def alike(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator:
     """The sign of ``one`` times ``other``: positive if the two numbers have the same sign.
 

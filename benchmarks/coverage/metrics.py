@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from benchmarks.coverage.base import Regime, simulated
+from classwise.analysis.spread import spread_of
+from classwise.analysis.sweep import Sweep
 from classwise.stats import function_intervals, metric_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
@@ -195,6 +197,48 @@ def target_share(repetitions: int) -> Iterator[Regime]:
     yield from _of_matrices(metric_intervals.target_share, truth, (1, 2, 5, 20, 100), repetitions)
 
 
+def changes_between_runs(repetitions: int) -> Iterator[Regime]:
+    """A class of two runs with their own images; truth: the difference of the accuracies."""
+    for images, (first, second) in product(
+        ((1, 1), (2, 2), (5, 5), (20, 20), (200, 200), (10, 1000)),
+        ((0.02, 0.02), (0.5, 0.5), (0.98, 0.98), (0.02, 0.98), (0.3, 0.6), (0.0, 1.0)),
+    ):
+
+        def draw(
+            rng: np.random.Generator,
+            images: tuple[int, int] = images,
+            truth: tuple[float, float] = (first, second),
+        ) -> tuple[float, float, float]:
+            right = rng.binomial(images, truth) / images
+            rows = pd.DataFrame({"value": [1.0, 2.0], "kind": "last", "class": "all", "n": images, "accuracy": right})
+            found = Sweep("beta", "robust", rows).change(1.0, 2.0, "last").to_dict("index")["all"]
+            return float(found["low"]), float(found["high"]), truth[1] - truth[0]
+
+        name = f"{images[0]} and {images[1]} images, {first:.0%} and {second:.0%}"
+        yield simulated(name, draw, max(repetitions // 4, 1))
+
+
+def histogram_of_classes(repetitions: int) -> Iterator[Regime]:
+    """Classes that tie, or not; truth: the number of true class accuracies in the bin where most are."""
+    for classes, images in product((2, 10, 100), (2, 20, 100, 1000)):
+        for law, accuracy in _accuracies(classes).items():
+            edges = np.ceil(accuracy * 10 - 1e-9).astype(np.int64).clip(1, 10) - 1
+            true = np.bincount(edges, minlength=10)
+
+            def draw(
+                rng: np.random.Generator,
+                images: int = images,
+                accuracy: Floats = accuracy,
+                true: Ints = true,
+            ) -> tuple[float, float, float]:
+                size = np.full(len(accuracy), images)
+                found = spread_of(ClassCounts(size, rng.binomial(size, accuracy)))
+                place = int(true.argmax())
+                return float(found.low[place]), float(found.high[place]), float(true[place])
+
+            yield simulated(f"{classes} classes of {images} images, {law}", draw, max(repetitions // 4, 1))
+
+
 def worst_class_excluded(repetitions: int) -> Iterator[Regime]:
     """Classes that tie, of which one has its own number of images; level of excluding it from the possible worst."""
     for classes, (own, others, accuracy) in product(
@@ -236,31 +280,28 @@ FUNCTIONS: Mapping[str, Callable[[Any], float]] = {
 
 
 def own_metrics(repetitions: int) -> Iterator[Regime]:
-    """Classes of equal or unequal sizes; truth: a function of the true accuracies; no interval is valid."""
-    for classes, images in product((2, 10, 100), (10, 30, 200, -30)):
+    """Classes that tie, partly or not at all, in turn; truth: a function of their accuracies; no interval is valid."""
+    for classes, images in ((10, 10), (2, 30), (2, 200), (10, 100), (100, 30), (100, -30)):
         size = np.full(classes, images) if images > 0 else np.geomspace(1000, 30, classes).round().astype(np.int64)
         sizes = f"{images} images" if images > 0 else "1,000 to 30 images"
-        place = np.arange(classes)
-        for law, accuracy in {
-            "all 2 %": np.full(classes, 0.02),
-            "all 49 %": np.full(classes, 0.49),
-            "all 98 %": np.full(classes, 0.98),
-            "10 to 90 %": np.linspace(0.1, 0.9, classes),
-            "half 49 %, others 90 %": np.where(place < classes / 2, 0.49, 0.9),
-        }.items():
-            for title, function in FUNCTIONS.items():
+        laws = [
+            *(_accuracies(classes)[law] for law in ("all 2 %", "all 50 %", "all 98 %", "10 to 90 %")),
+            np.where(np.arange(classes) < classes / 2, 0.49, 0.9),
+        ]
+        for title, function in FUNCTIONS.items():
 
-                def draw(
-                    rng: np.random.Generator,
-                    function: Callable[[Any], float] = function,
-                    size: Ints = size,
-                    accuracy: Floats = accuracy,
-                ) -> tuple[float, float, float]:
-                    counts = ClassCounts(size, rng.binomial(size, accuracy))
-                    found = function_intervals.interval_of_counts(lambda of: function(of.accuracy), counts)
-                    return NOTHING if np.isnan(found.low) else (found.low, found.high, function(accuracy))
+            def draw(
+                rng: np.random.Generator,
+                function: Callable[[Any], float] = function,
+                size: Ints = size,
+                laws: list[Floats] = laws,
+            ) -> tuple[float, float, float]:
+                accuracy = laws[int(rng.integers(len(laws)))]
+                counts = ClassCounts(size, rng.binomial(size, accuracy))
+                found = function_intervals.interval_of_counts(lambda of: function(of.accuracy), counts)
+                return NOTHING if np.isnan(found.low) else (found.low, found.high, function(accuracy))
 
-                yield simulated(f"{title}, {classes} classes, {sizes}, {law}", draw, max(repetitions // 100, 1))
+            yield simulated(f"{title}, {classes} classes, {sizes}", draw, max(repetitions // 25, 1))
 
 
 def own_metrics_of_pairs(repetitions: int) -> Iterator[Regime]:
@@ -305,7 +346,7 @@ def own_metrics_of_confusions(repetitions: int) -> Iterator[Regime]:
         return float(rates[~np.eye(len(rates), dtype=np.bool_)].max())
 
     yield from _of_matrices(
-        lambda matrix: function_intervals.interval_of_confusion(largest, matrix), largest, (30, 100), repetitions // 10
+        lambda matrix: function_intervals.interval_of_confusion(largest, matrix), largest, (30, 100), repetitions // 5
     )
 
 
@@ -332,4 +373,4 @@ def own_metrics_of_outcomes(repetitions: int) -> Iterator[Regime]:
                 found = function_intervals.interval_of_outcomes(of_frame, frame)
                 return NOTHING if np.isnan(found.low) else (found.low, found.high, function(accuracy))
 
-            yield simulated(f"{title}, {classes} classes of {images} images, {law}", draw, max(repetitions // 50, 1))
+            yield simulated(f"{title}, {classes} classes of {images} images, {law}", draw, max(repetitions // 40, 1))

@@ -67,7 +67,7 @@ def results() -> list[AnalysisResult]:
         confused(table, "strong"),
         ranked_alike({"m": table}, permutations=20),
         drop(table, "weak", "strong"),
-        spread(table, "weak", resamples=20),
+        spread(table, "weak"),
         gap(table, table, "strong"),
         norm_link(table, "weak", range(CLASSES)),
         smoothness({"one": table, "two": outcomes(seed=5)}, "strong"),

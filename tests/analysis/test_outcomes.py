@@ -114,7 +114,7 @@ def test_drops_of_few_images_in_tied_classes_are_rarely_a_significant_difference
 
 def test_the_histogram_by_a_loop() -> None:
     sums = ClassCounts(np.array([10, 10, 10, 10, 0, 10]), np.array([0, 1, 2, 3, 0, 10]))
-    found = spread_of(sums, resamples=200)
+    found = spread_of(sums)
     wanted = np.zeros(10, int)
     for share in (0, 10, 20, 30, 100):  # [0, 10], (10, 20], ...: 10, 20 and 30 are upper ends
         wanted[0 if share == 0 else -(-share // 10) - 1] += 1

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import ClassCounts
-from classwise.stats.resampling import percentiles, resampled_accuracies, resampled_counts
+from classwise.stats.resampling import percentiles, resampled_accuracies
 
 
 def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
@@ -23,14 +22,6 @@ def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
         assert np.cov(drawn[:, :, label].T, bias=True) == pytest.approx(wanted, abs=0.05 * wanted.max() + 1e-9)
         assert drawn[:, :, label].mean(axis=0) == pytest.approx([a.mean(), b.mean()], abs=0.01)
     assert (drawn[:, 1] <= drawn[:, 0] + 1e-12)[:, [0, 1, 3]].all()  # the second is right only where the first is
-
-
-def test_counts_alone() -> None:
-    drawn = resampled_counts(ClassCounts(np.array([100, 0, 10]), np.array([30, 0, 10])), resamples=5000)
-    assert drawn[:, 0].mean() == pytest.approx(0.3, abs=0.01)
-    assert drawn[:, 0].std() == pytest.approx(np.sqrt(0.21 / 100), rel=0.05)
-    assert np.isnan(drawn[:, 1]).all()
-    assert (drawn[:, 2] == 1).all()
 
 
 def test_percentiles_exclude_nan() -> None:

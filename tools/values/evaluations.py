@@ -219,7 +219,6 @@ stats.gap_intervals deviation_difference discrepancy_difference variance_ratio d
 stats.metric_intervals overall macro worst best worst_fifth discrepancy variance beyond_mean | first
 stats.resampling halves | labels
 stats.resampling resampled_accuracies | correct labels classes
-stats.resampling resampled_counts | first
 stats.ranks pearson spearman kendall | accuracy other
 stats.ranks spearman_matrix kendalls_w | accuracies
 stats.pareto pareto_front | accuracies label

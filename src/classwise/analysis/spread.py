@@ -16,7 +16,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.resampling import RESAMPLES, resampled_counts
+from classwise.stats.intervals import class_intervals
 
 _TINY = 1e-9
 
@@ -29,9 +29,9 @@ class Spread(AnalysisResult):
         attack: attack of the accuracies.
         edges: (B + 1,) fractions; the first bin contains both its ends, every other one only its upper end.
         count: (B,) number of classes in each bin.
-        low: (B,) lower ends of the bootstrap intervals, for new images of the same classes.
-        high: (B,) upper ends. Noise widens the distribution of the accuracies, so the intervals of outer bins are
-            biased up slightly.
+        low: (B,) number of classes whose interval is within the bin, for new images of the same classes.
+        high: (B,) number of classes whose interval overlaps the bin. The intervals of the classes are simultaneous
+            (Clopper and Pearson; Sidak), so that all bins hold at once.
         accuracies: (C,) the class accuracies, NaN for absent classes.
     """
 
@@ -61,15 +61,7 @@ class Spread(AnalysisResult):
         return column_panels("Classes by accuracy, in percent", names, [panel])
 
 
-def spread(
-    outcomes: Outcomes,
-    attack: str,
-    *,
-    bins: int = 10,
-    alpha: float = 0.05,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Spread:
+def spread(outcomes: Outcomes, attack: str, *, bins: int = 10, alpha: float = 0.05) -> Spread:
     """Count the classes by accuracy in bins of equal width: [0, 10 %], (10, 20 %], ... (iclr21 Figure 6).
 
     Args:
@@ -77,21 +69,11 @@ def spread(
         attack: an attack, ``clean`` or ``all``.
         bins: number of bins.
         alpha: 1 minus the coverage of the intervals of the counts.
-        resamples: number of resamples of the images.
-        seed: seed of the resampling.
     """
-    return spread_of(outcomes.counts(attack), attack, bins=bins, alpha=alpha, resamples=resamples, seed=seed)
+    return spread_of(outcomes.counts(attack), attack, bins=bins, alpha=alpha)
 
 
-def spread_of(
-    counts: ClassCounts,
-    attack: str = "",
-    *,
-    bins: int = 10,
-    alpha: float = 0.05,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Spread:
+def spread_of(counts: ClassCounts, attack: str = "", *, bins: int = 10, alpha: float = 0.05) -> Spread:
     """`spread` of counts.
 
     Raises:
@@ -99,17 +81,17 @@ def spread_of(
     """
     if bins < 1:
         raise ClasswiseError(f"bins = {bins}: must be at least 1")
-    resampled = _histogram(resampled_counts(counts, resamples=resamples, seed=seed), bins)
-    low, high = np.quantile(resampled, [alpha / 2, 1 - alpha / 2], axis=0)
-    count = _histogram(counts.accuracy[None], bins)[0]
-    return Spread(attack, np.linspace(0, 1, bins + 1), count, low, high, counts.accuracy)
+    ends = class_intervals(counts, alpha, simultaneous=True)
+    first, last, own = (_bins(values[counts.present], bins) for values in (*ends, counts.accuracy))
+    every = np.arange(bins)[:, None]
+    low = ((first == every) & (last == every)).sum(axis=1)
+    high = ((first <= every) & (every <= last)).sum(axis=1)
+    count = np.bincount(own, minlength=bins)
+    edges = np.linspace(0, 1, bins + 1)
+    return Spread(attack, edges, count, low.astype(np.float64), high.astype(np.float64), counts.accuracy)
 
 
-def _histogram(accuracies: FloatArray, bins: int) -> IntArray:
-    """Histograms (R, bins) of the rows of (R, C) fractions; absent classes are excluded."""
-    known = np.isfinite(accuracies)
+def _bins(accuracies: FloatArray, bins: int) -> IntArray:
+    """The bins of accuracies (C,)."""
     # 0.3 * 10 is slightly above 3 in floating point, but belongs to (20, 30].
-    place = np.ceil(np.nan_to_num(accuracies) * bins - _TINY).astype(np.int64).clip(1, bins) - 1
-    flat = np.arange(len(accuracies))[:, None] * bins + place
-    count = np.bincount(flat[known], minlength=len(accuracies) * bins)
-    return count.astype(np.int64).reshape(len(accuracies), bins)
+    return np.ceil(accuracies * bins - _TINY).astype(np.int64).clip(1, bins) - 1

@@ -5,21 +5,21 @@ cfa23 sections 3.1, 3.2, 5.3.1: Figures 2, 3, 5 and 7; kdd21 Figure 4c.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from classwise.analysis.base import AnalysisResult
 from classwise.analysis.epochs import images_of, inside, measured
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import ratio
-from classwise.stats.intervals import score_interval, two_sided_z
+from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.stratified import p_value, weighted_mean
 from classwise.training.folder import Run
 
 Kind = Literal["window", "best", "last"]
@@ -34,8 +34,8 @@ class Sweep(AnalysisResult):
         setting: name of the hyper-parameter.
         measure: ``robust`` or ``clean``.
         rows: a row for each value, kind of epochs and class (``overall`` last): ``value``, ``kind`` (``window``, the
-            mean over the chosen epochs; ``best``; ``last``), ``class``, ``n``, ``accuracy``, ``low``, ``high`` (Wilson
-            for the images of the split; all epochs share them, so averaging epochs does not narrow the interval).
+            mean over the chosen epochs; ``best``; ``last``), ``class``, ``n``, ``accuracy``, ``low``, ``high`` (of a
+            proportion of the images of the split; all epochs share them, so averaging does not narrow the interval).
         alpha: 1 minus the coverage of the intervals.
     """
 
@@ -58,8 +58,9 @@ class Sweep(AnalysisResult):
     def change(self, first: float, second: float, kind: Kind = "window") -> pd.DataFrame:
         """Change of each class's accuracy from one value to another.
 
-        Columns: ``change``, ``low``, ``high`` (normal interval; the runs are treated as independent, which is
-        conservative for runs on the same images) and ``p``, which agree; neither is adjusted for the number of rows.
+        Columns: ``change``, ``low``, ``high`` (`classwise.stats.stratified.weighted_mean`; the runs are treated as
+        independent, which is conservative for runs on the same images) and ``p``, which agree; neither is adjusted for
+        the number of rows.
 
         Raises:
             ClasswiseError: for a value that is not in the sweep.
@@ -72,14 +73,26 @@ class Sweep(AnalysisResult):
                 raise ClasswiseError(f"{self.setting} = {value:g} is not in the sweep; its values: {known}")
         one, two = sides
         change = two["accuracy"] - one["accuracy"]
-        error = np.sqrt(sum(side["accuracy"] * (1 - side["accuracy"]) / side["n"] for side in sides))
-        half_width = two_sided_z(self.alpha) * error
-        score = ratio(change.abs(), error)
-        # If both accuracies are 0 or 1 the error is 0: p is 1 without a change, and undefined with one.
-        p = np.where(change == 0, 1.0, np.where(np.isnan(score), np.nan, 2 * special.ndtr(-score)))
-        low, high = change - half_width, change + half_width
-        columns = {"change": change, "low": low, "high": high, "p": p}
+        ends = [
+            self._change(before, after, number, other)
+            for before, after, number, other in zip(
+                one["accuracy"], two["accuracy"], one["n"], two["n"].reindex(one.index), strict=True
+            )
+        ]
+        columns = {"change": change, **dict(zip(("low", "high", "p"), np.transpose(ends), strict=True))}
         return pd.DataFrame(columns)
+
+    def _change(self, before: float, after: float, images: float, images_after: float) -> tuple[float, float, float]:
+        """The interval of a change of an accuracy and its p-value; NaN without images."""
+        if math.isnan(before + after) or not images * images_after:
+            return math.nan, math.nan, math.nan
+        means = np.array([after, 1 - before])
+
+        def interval(alpha: float) -> Estimate:
+            return weighted_mean([images_after, images], means, means, [1.0, 1.0], alpha)
+
+        _, low, high = interval(self.alpha)
+        return low - 1, high - 1, p_value(interval, 1.0)
 
     def overfitting(self) -> pd.DataFrame:
         """Accuracy at the best minus that at the last epoch: values (rows) by classes (cfa23 section 3.1)."""
@@ -139,7 +152,7 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
         accuracy = row.to_numpy(dtype=np.float64)
         overall = float(np.nansum(accuracy * counts) / counts.sum())
         shares, sizes = np.append(accuracy, overall), np.append(counts, counts.sum())
-        low, high = score_interval(shares, sizes, two_sided_z(alpha))
+        low, high = proportion_interval(shares * sizes, sizes, alpha)
         columns = {
             "value": value,
             "kind": kind,

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, class_labels, outcomes, ratio
+from classwise.stats.counts import BoolArray, FloatArray, class_labels, outcomes
 from classwise.stats.intervals import Estimate
 
 RESAMPLES = 2000
@@ -66,13 +66,6 @@ def resampled_accuracies(
         counts = generator.multinomial(sizes.sum(), sizes / sizes.sum(), size=resamples)
         accuracies[:, :, label] = counts @ patterns / sizes.sum()
     return accuracies
-
-
-def resampled_counts(counts: ClassCounts, *, resamples: int = RESAMPLES, seed: int = 0) -> FloatArray:
-    """Resampled class accuracies from counts, by binomial sampling: (R, C) fractions; NaN for absent classes."""
-    accuracy = np.nan_to_num(counts.accuracy)
-    correct = np.random.default_rng(seed).binomial(counts.count, accuracy, size=(resamples, counts.num_classes))
-    return ratio(correct, counts.count)
 
 
 @checked

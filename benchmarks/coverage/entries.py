@@ -448,8 +448,6 @@ CENSUS = (
             "analysis.consistency:Consistency.lowest",
             "analysis.consistency:Consistency.mean",
             "analysis.consistency:Consistency.lowest_at",
-            "papers.interval_estimators:lowered",
-            "papers.interval_estimators:raised",
         ),
         IMAGES,
         "the same, Bonferroni",

@@ -20,6 +20,9 @@ from classwise.stats.counts import FloatArray, outcomes
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.resampling import RESAMPLES, percentiles, resampled_accuracies
 
+_LARGEST_BIAS = 1 / (np.sqrt(2) - 1)
+"""Bias of a mean absolute value of normal noise about 0, over the further bias if equal noise is added."""
+
 
 @dataclass(frozen=True, eq=False)
 class Fluctuation(AnalysisResult):
@@ -63,8 +66,9 @@ def fluctuation(
     The images are resampled jointly over epochs and runs, so that shared errors cancel. The mean absolute change is
     biased up by noise. Its upper end is the bootstrap percentile, in which the bias counts twice. Its lower end is the
     mean of the changes less their reach, z standard errors at Bonferroni's level of all changes, each at least 0. The
-    interval of a difference of runs contains the percentile interval and its reflection (Efron 1979), since the biases
-    of two runs need not cancel.
+    interval of a difference of runs contains the percentile interval (Efron 1979), and the same corrected for the bias
+    of the value: where there is no change, 2.4 times the bias of the resampled values. Its level is alpha/2, since this
+    bias is an estimate, too.
 
     Args:
         runs: by name, (E, N) true where the model of an epoch is correct on an image; E may differ between runs.
@@ -102,16 +106,15 @@ def fluctuation(
         rows.append(row | {"change_low": estimate.low, "change_high": estimate.high})
     frame = pd.DataFrame(rows, index=pd.Index(list(tables), name="run"))
     first, *others = tables
-    differences = {
-        name: _reflected(
-            percentiles(float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0], alpha)
-        )
-        for at, name in enumerate(others, start=1)
-    }
+    differences = {}
+    for at, name in enumerate(others, start=1):
+        value, samples = float(frame["change"][name] - frame["change"][first]), changes[at] - changes[0]
+        differences[name] = _corrected(percentiles(value, samples, alpha / 2), samples)
     return Fluctuation(frame, differences)
 
 
-def _reflected(estimate: Estimate) -> Estimate:
-    """The interval that contains a percentile interval and its reflection about the value."""
+def _corrected(estimate: Estimate, samples: FloatArray) -> Estimate:
+    """The interval that contains a percentile interval and the same one, corrected for the largest bias."""
     value, low, high = estimate
-    return Estimate(value, min(low, 2 * value - high), max(high, 2 * value - low))
+    shift = (1 + _LARGEST_BIAS) * (value - float(samples.mean()))
+    return Estimate(value, min(low, low + shift), max(high, high + shift))

@@ -21,8 +21,10 @@ from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.page import compact, write_pages
 from classwise.papers.result import Result
+from classwise.stats.counts import ClassCounts
+from classwise.stats.gap_intervals import variance_bounds
 
-from .test_facts import ALPHA, interval_of, shows, variance_bounds, wilson_of
+from .test_facts import ALPHA, discrepancy_ends, interval_of, shows
 
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers"
 RESULTS = sorted((COMMITTED / "results").glob("*/*/*.json"))
@@ -149,7 +151,7 @@ def counts_of(text: str, small: str) -> tuple[tuple[int, int], ...]:
     ]
     fits = abs(100 * share - float(text)) <= 0.05 + 1e-9
     for end, usual, few in zip(small.split("–"), (centre - reach, centre + reach), exact, strict=True):
-        own = np.where(images * share * (1 - share) < 10, few, usual)
+        own = np.where(images * share * (1 - share) < 50, few, usual)
         fits &= abs(100 * own - float(end)) <= 0.05 + 1e-9
     return tuple(zip(right[fits].astype(int).tolist(), images[fits].tolist(), strict=True))
 
@@ -179,16 +181,15 @@ def test_summaries_agree_with_their_classes(item: str) -> None:
 
 
 def check_row(cells: list[tuple[str, str]], right: Any, size: int, names: list[str]) -> None:
-    values, level = right / size, 1 - (1 - ALPHA) ** (1 / len(right))
-    low, high = (np.array(ends) for ends in zip(*(interval_of(count, size, level) for count in right), strict=True))
+    values, images = right / size, np.full(len(right), size)
     (total, span), (cv, cv_span), (mcd, mcd_span), (lowest, least), (highest, most) = cells
     shows(total, 100 * values.mean())
-    shows(span, *(100 * end for end in wilson_of(int(right.sum()), size * len(right))))
+    shows(span, *(100 * end for end in interval_of(int(right.sum()), size * len(right))))
     shows(cv, 1e4 * values.var(), digits=0 if 1e4 * values.var() >= 100 else 1)
-    for text, end in zip(cv_span.split("–"), variance_bounds(low, high), strict=True):
+    for text, end in zip(cv_span.split("–"), variance_bounds(ClassCounts(images, right)), strict=True):
         assert float(text) == pytest.approx(1e4 * end, rel=2e-3, abs=0.5)
     shows(mcd, 100 * np.ptp(values))
-    shows(mcd_span, 100 * max(low.max() - high.min(), 0), 100 * (high.max() - low.min()))
+    shows(mcd_span, *(100 * end for end in discrepancy_ends(right, images)))
     for text, small, end in ((lowest, least, values.min()), (highest, most, values.max())):
         assert set(text.replace(" and ", ", ").split(", ")) == {names[c] for c in np.flatnonzero(values == end)}
         shows(small, 100 * end)

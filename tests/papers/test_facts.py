@@ -18,6 +18,7 @@ from classwise.papers.result import Evidence, Result, save_result, stored_result
 from classwise.papers.store import Store
 from classwise.papers.tables import class_table, estimate_cell, summary_table
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
+from classwise.stats.gap_intervals import variance_bounds
 from classwise.stats.intervals import Estimate
 
 ALPHA = 0.05
@@ -155,25 +156,32 @@ def test_verdicts_of_a_store_are_corrected_over_all_items(
                 check_verdict(verdict, raw, family)
 
 
-def wilson_of(right: int, images: int) -> tuple[float, float]:
-    found = stats.binomtest(right, images).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
-
-
 def interval_of(right: int, images: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 10."""
+    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 50 or alpha is below 0.01."""
     share = right / images
-    method: Literal["exact", "wilson"] = "exact" if images * share * (1 - share) < 10 else "wilson"
+    method: Literal["exact", "wilson"] = "exact" if alpha < 0.01 or images * share * (1 - share) < 50 else "wilson"
     found = stats.binomtest(right, images).proportion_ci(1 - alpha, method=method)
     return float(found.low), float(found.high)
 
 
-def variance_bounds(low: FloatArray, high: FloatArray) -> tuple[float, float]:
-    """Minimum and maximum variance of numbers within bounds, by all corners and a grid of common values."""
-    corners = np.array(np.meshgrid(*zip(low, high, strict=True))).reshape(len(low), -1)
-    grid = np.linspace(0, 1, 4001)[:, None]
-    distance = np.maximum(np.maximum(low - grid, grid - high), 0)
-    return float((distance**2).mean(axis=1).min()), float(corners.var(axis=0).max())
+def exact_ends(right: IntArray, images: IntArray, alpha: float) -> tuple[FloatArray, FloatArray]:
+    """Clopper and Pearson's intervals."""
+    found = [
+        stats.binomtest(k, n).proportion_ci(1 - alpha, "exact")
+        for k, n in zip(right.tolist(), images.tolist(), strict=True)
+    ]
+    return np.array([ends.low for ends in found]), np.array([ends.high for ends in found])
+
+
+def discrepancy_ends(right: IntArray, images: IntArray) -> tuple[float, float]:
+    """The interval of MCD: the lower end is corrected for all bounds, the upper end for two."""
+    classes = len(right)
+    if classes == 1:
+        return 0.0, 0.0
+    low, high = exact_ends(right, images, 1 - (1 - ALPHA / 2) ** (1 / classes))
+    least = max(float(low.max() - high.min()), 0.0)
+    low, high = exact_ends(right, images, 2 * (1 - (1 - ALPHA / 2) ** 0.5))
+    return least, float(high.max() - low.min())
 
 
 def shows(text: str, *values: float, digits: int = 1) -> None:
@@ -202,17 +210,15 @@ def test_tables_of_counts(seed: int) -> None:
     printed = random.choice((12.0, 30.5, 71.25), classes)
     known = {"per_class": printed.tolist(), "tot": 40.5, "mcd": 30.25}
     (row,) = summary_table("summary", {key: counts}, {key: known}, names).rows
-    level = 1 - (1 - ALPHA) ** (1 / classes)
-    low, high = (np.array(ends) for ends in zip(*map(interval_of, right, images, [level] * classes), strict=True))
     total, _, cv, _, mcd, _, lowest, _, highest, _ = row.cells
     shows(total.text, 100 * right.sum() / images.sum())
-    shows(str(total.span), *(100 * end for end in wilson_of(int(right.sum()), int(images.sum()))))
+    shows(str(total.span), *(100 * end for end in interval_of(int(right.sum()), int(images.sum()))))
     shows(cv.text, 1e4 * a.var(), digits=0 if 1e4 * a.var() >= 100 else 1)
-    ends = [1e4 * end for end in variance_bounds(low, high)]
+    ends = [1e4 * end for end in variance_bounds(counts)]
     for text, end in zip(str(cv.span).split("–"), ends, strict=True):
         assert float(text) == pytest.approx(end, rel=2e-3, abs=0.5 if ends[1] >= 100 else 0.052)
     shows(mcd.text, 100 * np.ptp(a))
-    shows(str(mcd.span), 100 * max(low.max() - high.min(), 0), 100 * (high.max() - low.min()))
+    shows(str(mcd.span), *(100 * end for end in discrepancy_ends(right, images)))
     for cell, end in ((lowest, a.min()), (highest, a.max())):
         assert set(cell.text.replace(" and ", ", ").split(", ")) == {names[c] for c in np.flatnonzero(a == end)}
         shows(str(cell.span), 100 * end)
@@ -234,6 +240,6 @@ def test_cells_of_estimates(value: float) -> None:
 
 
 def test_wilson_and_clopper_pearson_by_hand() -> None:
-    """Reference intervals of the tests in this file: 50 of 100, and 0 of 20."""
-    assert interval_of(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    """Reference intervals of the tests in this file: 100 of 200, and 0 of 20."""
+    assert interval_of(100, 200) == pytest.approx((0.4314, 0.5686), abs=1e-4)
     assert interval_of(0, 20) == pytest.approx((0, 1 - 0.025 ** (1 / 20)))

@@ -126,11 +126,6 @@ class Case:
         return sum(not win for win in self.wins("all").values()) - shown
 
 
-def wilson(right: int, images: int, alpha: float) -> tuple[float, float]:
-    found = stats.binomtest(right, images).proportion_ci(1 - alpha, method="wilson")
-    return float(found.low), float(found.high)
-
-
 def exact(right: int, images: int, alpha: float) -> tuple[float, float]:
     """Clopper and Pearson's interval."""
     found = stats.binomtest(right, images).proportion_ci(1 - alpha, method="exact")
@@ -138,9 +133,9 @@ def exact(right: int, images: int, alpha: float) -> tuple[float, float]:
 
 
 def usual(right: int, images: int, alpha: float) -> tuple[float, float]:
-    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 10."""
+    """Wilson's interval, or Clopper and Pearson's where n p (1 - p) is below 50 or alpha is below 0.01."""
     share = right / images
-    method: Any = "exact" if images * share * (1 - share) < 10 else "wilson"
+    method: Any = "exact" if alpha < 0.01 or images * share * (1 - share) < 50 else "wilson"
     found = stats.binomtest(right, images).proportion_ci(1 - alpha, method=method)
     return float(found.low), float(found.high)
 

@@ -40,7 +40,6 @@ from .random_audits import (
     percent,
     span,
     usual,
-    wilson,
 )
 
 RANDOM = settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -92,7 +91,7 @@ def test_the_facts_of_an_audit_follow_from_its_rows(case: Case) -> None:
     if case.audit.outcomes.meta.superclasses is None or not errors:
         assert facts.within is None
     else:
-        assert facts.within == pytest.approx((inside / errors, *wilson(inside, errors, case.alpha)))
+        assert facts.within == pytest.approx((inside / errors, *usual(inside, errors, case.alpha)))
         assert facts.chance == pytest.approx(chance)
     _misclassified(case, facts)
     _asymmetry(case, facts)
@@ -137,7 +136,7 @@ def _misclassified(case: Case, facts: AuditFacts) -> None:
     assert images == case.cells()[name][1]
     assert [other for other, _ in shown] == sorted(row, key=lambda other: (-row[other], CLASSES.index(other)))
     for other, share in shown:
-        assert share == pytest.approx((row[other] / images, *wilson(row[other], images, case.alpha)))
+        assert share == pytest.approx((row[other] / images, *usual(row[other], images, case.alpha)))
 
 
 @pytest.mark.slow
@@ -175,7 +174,7 @@ def _row_of_an_attack(case: Case, name: str, row: dict[str, Any]) -> None:
     overall, lowest = good / total, min(shares)
     weakest = next(unit for unit, share in zip(case.cells(name), shares, strict=True) if share == lowest)
     clean = sum(case.right["clean"].values()) / total if "clean" in case.right and name != "clean" else None
-    assert row["overall"] == (bare(overall), span(*wilson(good, total, case.alpha)))
+    assert row["overall"] == (bare(overall), span(*usual(good, total, case.alpha)))
     assert row["class mean"].text == bare(float(np.mean(shares)))
     assert row["worst class"] == (weakest, f"n {case.cells(name)[weakest][1]}")
     assert row["worst"] == (bare(lowest), span(*lowest_ends(counted, case.alpha)))
@@ -221,7 +220,7 @@ def test_the_figures_and_key_metrics_follow_from_the_rows(case: Case) -> None:
     numbers = {metric.name.replace("\u00a0", " "): metric for metric in _key_metrics(summary)}
     start = "Robust accuracy" if case.attacked else "Clean accuracy"
     wins, shares = case.wins("all").values(), case.shares
-    ends = span(*wilson(sum(wins), len(wins), case.alpha))
+    ends = span(*usual(sum(wins), len(wins), case.alpha))
     assert numbers[f"{start}, overall"].value == bare(sum(wins) / len(wins))
     assert numbers[f"{start}, overall"].span == f"{ends}, n {len(wins):,}"
     assert numbers["Class discrepancy (MCD)"].value == bare(max(shares.values()) - min(shares.values()))

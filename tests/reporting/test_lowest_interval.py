@@ -234,4 +234,4 @@ def test_the_interval_covers_the_lowest_accuracy_of_new_images(regime: str) -> N
         own_hits += bool(own.low[worst] <= accuracy[worst] <= own.high[worst])
     assert hits >= stats.binom.ppf(0.001, len(drawn), 0.95)
     if regime == "ten tied classes":  # the interval of the selected class alone does not cover even its own accuracy
-        assert own_hits < 0.8 * len(drawn)
+        assert own_hits < 0.9 * len(drawn)

@@ -27,7 +27,7 @@ def mean_change(repetitions: int) -> Iterator[Regime]:
         for epochs in (4, 5, 10, 30):
             alternating = name.startswith("alternating")
             shift = drift * (np.arange(epochs) % 2 if alternating else np.arange(epochs) / (epochs - 1))
-            rate = 0.4 + shift[:, None]
+            rate: Floats = np.asarray(0.4 + shift[:, None], dtype=np.float64)
             many = np.random.default_rng(0).binomial(IMAGES, rate, (4000, epochs, 10)).min(axis=2) / IMAGES
             truth = float(np.abs(np.diff(many, axis=1)).mean())
 
@@ -74,8 +74,8 @@ def _fluctuation(repetitions: int, *, difference: bool) -> Iterator[Regime]:
                     found = fluctuation(runs, labels, 10, resamples=200)
                     if difference:
                         return *found.differences["b"][1:], sizes[1] - sizes[0]
-                    row = found.runs.loc["a"]
-                    return float(row["change_low"]), float(row["change_high"]), sizes[0]
+                    row = found.runs.iloc[0].to_dict()
+                    return row["change_low"], row["change_high"], sizes[0]
 
                 name = f"changes of {100 * size:.0f} points, {images:,} images a class, {100 * shared:.0f} % shared"
                 yield simulated(f"{name}, difference" if difference else name, draw, max(repetitions // 20, 1))

@@ -348,8 +348,8 @@ def _of_classes(name: str, draw: Classes, repetitions: int) -> Regime:
     rng = np.random.default_rng(sum(name.encode()))
     found = [draw(rng) for _ in range(max(repetitions // 50, 1))]
     low, high, truth = (np.concatenate(part) for part in zip(*found, strict=True))
-    failures = (float(np.mean(missed)) for missed in (low > truth + ROUNDING, high < truth - ROUNDING))
-    return Regime(name, *failures, float(np.median(high - low)), len(low))
+    above, below = float(np.mean(low > truth + ROUNDING)), float(np.mean(high < truth - ROUNDING))
+    return Regime(name, above, below, float(np.median(high - low)), len(low))
 
 
 def _mean_of(population: Population) -> Classes:

@@ -223,7 +223,8 @@ def added_at_ends(
 
     def added(values: FloatArray, scale: ArrayLike) -> FloatArray:
         over_runs = values.var(axis=0, ddof=1) / runs
-        return added_by_runs(images / scale, [over_runs], [noise / scale], [runs], alpha, simultaneous=simultaneous)
+        of_images, of_noise = np.divide(images, scale), np.divide(noise, scale)
+        return added_by_runs(of_images, [over_runs], [of_noise], [runs], alpha, simultaneous=simultaneous)
 
     of_accuracies = added(by_run, 1.0)
     if runs == 2:

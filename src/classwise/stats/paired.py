@@ -231,7 +231,8 @@ def difference_of_minima(pairs: PairedCounts, alpha: Level = 0.05) -> Estimate:
         raise ClasswiseError("pairs: no class has an image")
     cells = np.stack([pairs.both, pairs.only_first, pairs.only_second, pairs.neither], axis=1)
     first, second = (np.tile(right, len(cells)).astype(np.bool_) for right in ([1, 1, 0, 0], [1, 0, 1, 0]))
-    labels, images = np.repeat(np.arange(len(cells)), 4), cells.ravel()
-    runs_a, runs_b, index = (np.repeat(values, images) for values in (first, second, labels))
-    found, _ = lowest_difference(runs_a[None], runs_b[None], index, alpha, paired=False, halvings=HALVINGS, seed=0)
+    images = cells.ravel()
+    index = np.repeat(np.repeat(np.arange(len(cells)), 4), images)
+    runs_a, runs_b = np.repeat(first, images)[None], np.repeat(second, images)[None]
+    found, _ = lowest_difference(runs_a, runs_b, index, alpha, paired=False, halvings=HALVINGS, seed=0)
     return found

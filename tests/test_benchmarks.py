@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 import types
@@ -14,7 +13,6 @@ import torch
 from benchmarks import (
     audit_calls,
     cluster_scaling,
-    interval_coverage,
     merging,
     named_class,
     ratios,
@@ -24,6 +22,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import main
 from benchmarks.comparison.page import classes_of, over_seeds
+from benchmarks.coverage import lowest
 from benchmarks.methods import counted, trainer_in_last_epoch
 from benchmarks.pairing import Timing, paired
 
@@ -95,39 +94,21 @@ def test_the_classes_of_a_comparison_are_a_long_table() -> None:
     ]
 
 
-@pytest.mark.parametrize("profile", list(interval_coverage.PROFILES))
-def test_the_exact_coverage_of_the_worst_class_is_that_of_samples(profile: str) -> None:
+@pytest.mark.parametrize("profile", lowest.PROFILES)
+def test_the_exact_coverage_of_the_worst_class_is_that_of_a_simulation(profile: str) -> None:
     """Two thousand samples with the function of the package."""
     classes, images, alpha = 4, 30, 0.2
-    accuracy = interval_coverage.PROFILES[profile](classes)
+    accuracy = lowest.PROFILES[profile](classes)
     drawn = np.random.default_rng(0).binomial(images, accuracy, size=(2000, classes))
     count = np.full(classes, images)
     ends = np.array([lowest_interval(ClassCounts(count, correct), alpha) for correct in drawn])
-    bounds = interval_coverage.lowest_bounds(images, classes, alpha)
-    found = interval_coverage.worst_class_coverage(accuracy, images, bounds)
+    found = lowest.exact(profile, accuracy, images, alpha)
     fails = (ends[:, 0] > accuracy.min() + 1e-9, ends[:, 1] < accuracy.min() - 1e-9)
     assert found.above <= alpha / 2
     assert found.below <= alpha / 2
-    for probability, observed in zip(found[:2], fails, strict=True):
+    for probability, observed in zip((found.above, found.below), fails, strict=True):
         assert observed.mean() == pytest.approx(probability, abs=0.03)  # 4 standard errors at 10 %
     assert np.ptp(ends, axis=1).mean() == pytest.approx(found.width, rel=0.02)
-
-
-def test_the_page_of_interval_coverage_has_the_exact_numbers() -> None:
-    lines = interval_coverage.PAGE.read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
-    rows = [cells for cells in rows if cells[0] in interval_coverage.PROFILES]
-    settings = {(cells[0], int(cells[1]), int(cells[2].replace(",", ""))): cells for cells in rows}
-    every = itertools.product(interval_coverage.PROFILES, interval_coverage.CLASSES, interval_coverage.IMAGES)
-    assert set(settings) == set(every)
-    for (profile, classes, images), cells in list(settings.items())[::7]:
-        accuracy = interval_coverage.PROFILES[profile](classes)
-        bounds = interval_coverage.lowest_bounds(images, classes, 0.05)
-        found = interval_coverage.worst_class_coverage(accuracy, images, bounds)
-        expected = [100 * found.covered, 100 * found.above, 100 * found.below]
-        assert [float(cell) for cell in cells[5:8]] == pytest.approx(expected, abs=0.006)
-        assert float(cells[8]) == pytest.approx(100 * found.width, abs=0.06)
-        assert float(cells[5]) > (97 if classes >= 10 else 96.5)
 
 
 def test_the_page_of_the_named_class_has_the_recorded_counts() -> None:

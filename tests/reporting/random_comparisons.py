@@ -18,13 +18,13 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from scipy import optimize
 
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit, AuditWarning
-from classwise.stats.counts import PairedCounts
+from classwise.stats.counts import ClassCounts, PairedCounts
+from classwise.stats.gap_intervals import variance_bounds
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
     difference_over_seeds,
@@ -92,13 +92,8 @@ def is_span(text: str, ends: tuple[float, ...], separator: str = "–", scale: f
 
 
 Cells = list[tuple[int, int]]
-binomial = cache(usual)
+
 exact_binomial = cache(exact)
-
-
-def box(cells: Cells, alpha: float) -> list[tuple[float, float]]:
-    """Intervals of (correct, images) with simultaneous coverage 1 - alpha."""
-    return [binomial(right, images, sidak(alpha, len(cells))) for right, images in cells]
 
 
 def lowest_ends(cells: Cells, alpha: float, number: int = 1) -> tuple[float, float]:
@@ -117,21 +112,26 @@ def harmonic(one: float, other: float) -> float:
     return 2 * one * other / (one + other) if one + other else 0.0
 
 
-def variance_ends(intervals: list[tuple[float, float]]) -> tuple[float, float]:
-    """Smallest and largest variance of numbers within intervals."""
+def variance_ends(cells: Cells, alpha: float) -> tuple[float, float]:
+    """The interval of CV."""
+    right, images = np.array(list(cells)).T
+    return variance_bounds(ClassCounts(images, right), alpha)
 
-    def nearest(point: float) -> float:
-        return float(np.mean([(max(low - point, point - high, 0)) ** 2 for low, high in intervals]))
 
-    found = optimize.minimize_scalar(nearest, bounds=(0, 1), method="bounded", options={"xatol": 1e-12})
-    greatest = max(float(np.var(corner)) for corner in itertools.product(*intervals))
-    return min(float(found.fun), nearest(0), nearest(1)), greatest
+def discrepancy_ends(cells: Cells, alpha: float) -> tuple[float, float]:
+    """The interval of MCD: the lower end is corrected for all bounds, the upper end for two."""
+    if len(cells) == 1:
+        return 0.0, 0.0
+    inner, outer = (
+        list(zip(*(exact(right, images, level) for right, images in cells), strict=True))
+        for level in (sidak(alpha / 2, len(cells)), 2 * sidak(alpha / 2, 2))
+    )
+    return max(max(inner[0]) - min(inner[1]), 0.0), max(outer[1]) - min(outer[0])
 
 
 def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[str, Ends]:
     """Measures of one run by table head, each with its interval for new images."""
-    shares, found = [right / images for right, images in cells], box(cells, alpha)
-    lows, highs = [low for low, _ in found], [high for _, high in found]
+    shares = [right / images for right, images in cells]
     right, images = sum(right for right, _ in cells), sum(images for _, images in cells)
     overall, half = right / images, sidak(alpha, 2)
     whole, worst = usual(right, images, half), lowest_ends(cells, half)
@@ -140,8 +140,8 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
         "overall": Ends(overall, *usual(right, images, alpha)),
         "worst": Ends(min(shares), *lowest_ends(cells, alpha)),
         "worst 20 %": Ends(fifth(shares), *lowest_ends(cells, alpha, -(-len(cells) // 5))),
-        "MCD": Ends(max(shares) - min(shares), max(max(lows) - min(highs), 0), max(highs) - min(lows)),
-        "CV": Ends(float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(found)),
+        "MCD": Ends(max(shares) - min(shares), *discrepancy_ends(cells, alpha)),
+        "CV": Ends(float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(cells, alpha)),
         "HMW": Ends(harmonic(overall, min(shares)), *(harmonic(a, b) for a, b in zip(whole, worst, strict=True))),
         "clean": none,
         "NRR": none,

@@ -184,9 +184,7 @@ def lowest_interval(counts: ClassCounts, alpha: Level = 0.05, *, number: int = 1
 
 
 @checked
-def class_intervals(
-    counts: ClassCounts, alpha: Level = 0.05, *, simultaneous: bool = False, guaranteed: bool = False
-) -> Interval:
+def class_intervals(counts: ClassCounts, alpha: Level = 0.05, *, simultaneous: bool = False) -> Interval:
     """Confidence interval for the accuracy of each class.
 
     Args:
@@ -194,11 +192,10 @@ def class_intervals(
         alpha: 1 minus the coverage.
         simultaneous: cover all classes simultaneously, by Clopper and Pearson's intervals (Sidak over the classes that
             have images); otherwise the intervals are those of `proportion_interval`.
-        guaranteed: use Clopper and Pearson's interval for every class, so that the coverage is at least 1 - alpha.
 
     Returns:
         Two (C,) arrays of fractions; NaN for absent classes.
     """
     if simultaneous:
         return clopper_pearson(counts.correct, counts.count, sidak(alpha, int(counts.present.sum())))
-    return (clopper_pearson if guaranteed else proportion_interval)(counts.correct, counts.count, alpha)
+    return proportion_interval(counts.correct, counts.count, alpha)

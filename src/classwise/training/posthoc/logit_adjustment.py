@@ -214,7 +214,7 @@ def _with_interval(name: str, counts: ClassCounts | None) -> dict[str, Any]:
     """Columns of an accuracy and its simultaneous 95 % interval; NaN without counts."""
     if counts is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"), math.nan)
-    low, high = class_intervals(counts, simultaneous=True, guaranteed=True)
+    low, high = class_intervals(counts, simultaneous=True)
     return {name: counts.accuracy, f"{name}_low": low, f"{name}_high": high}
 
 

@@ -293,6 +293,7 @@ CENSUS = (
         "sample splitting from above, least bound from below",
         "Rinaldo, Wasserman and G'Sell 2019; Berger 1982",
         seeds.one_run_worst_difference,
+        repetitions=400,
     ),
     Entry(
         "ranks of models by worst class",
@@ -301,6 +302,7 @@ CENSUS = (
         "joint intervals of all pairs",
         "Mogstad, Romano, Shaikh and Wilhelm 2024",
         correlations.ranks_of_models,
+        repetitions=200,
     ),
     Entry(
         "worst class of the best of k models",
@@ -309,8 +311,17 @@ CENSUS = (
         "Bonferroni at the lower end, largest upper end",
         "Dunn 1961",
         selection.selected_worst,
+        repetitions=150,
     ),
-    Entry("overall accuracy of the best of k models", (), IMAGES, "the same", "", selection.selected_overall),
+    Entry(
+        "overall accuracy of the best of k models",
+        (),
+        IMAGES,
+        "the same",
+        "",
+        selection.selected_overall,
+        repetitions=400,
+    ),
     Entry(
         "another number of the best of k models",
         (),
@@ -318,6 +329,7 @@ CENSUS = (
         "Bonferroni at both ends",
         "",
         selection.selected_by_another,
+        repetitions=200,
     ),
     Entry(
         "worst class of the best of k methods, several seeds",
@@ -326,6 +338,7 @@ CENSUS = (
         "the same; half-widths in quadrature",
         "Banerjee 1961",
         selection.selected_worst_over_seeds,
+        repetitions=60,
     ),
     Entry(
         "overall accuracy of the best of k methods, several seeds",
@@ -334,6 +347,7 @@ CENSUS = (
         "the same",
         "",
         selection.selected_overall_over_seeds,
+        repetitions=100,
     ),
     Entry(
         "the best of k models is named",
@@ -342,6 +356,7 @@ CENSUS = (
         "k - 1 differences, Bonferroni",
         "Dunn 1961",
         selection.best_is_decided,
+        repetitions=150,
     ),
     Entry(
         "worst class over seeds",
@@ -355,6 +370,7 @@ CENSUS = (
         "least bound from below, sample splitting from above; runs in quadrature",
         "Berger 1982; Banerjee 1961",
         seeds.worst_class,
+        repetitions=250,
     ),
     Entry(
         "difference of worst classes over seeds",
@@ -363,6 +379,7 @@ CENSUS = (
         "the same for both",
         "Zou and Donner 2008",
         seeds.worst_difference,
+        repetitions=150,
     ),
     Entry(
         "class mean over seeds",
@@ -389,8 +406,17 @@ CENSUS = (
         "Gaffke's bound of the images' differences; Sidak",
         "Gaffke 2005",
         seeds.class_differences,
+        repetitions=250,
     ),
-    Entry("classes that differ over seeds", (), RUNS, "the same; p by inversion", "", seeds.false_class_differences),
+    Entry(
+        "classes that differ over seeds",
+        (),
+        RUNS,
+        "the same; p by inversion",
+        "",
+        seeds.false_class_differences,
+        repetitions=500,
+    ),
     Entry(
         "means over trainings, papers",
         ("papers.interval_estimators:over_trainings", "stats.intervals:student"),
@@ -428,6 +454,7 @@ CENSUS = (
         "the same",
         "",
         correlations.ranked_on_same_images,
+        repetitions=300,
     ),
     Entry(
         "correlation of mean values and accuracies",
@@ -453,6 +480,7 @@ CENSUS = (
         "the same, Bonferroni",
         "",
         correlations.lowest_of_rankings,
+        repetitions=300,
     ),
     Entry(
         "correlation of M_ij and M_ji",
@@ -497,6 +525,7 @@ CENSUS = (
         "paired bounds of all predictions",
         "",
         correlations.leads,
+        repetitions=400,
     ),
     Entry(
         "p of a correlation",

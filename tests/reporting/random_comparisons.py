@@ -291,7 +291,7 @@ class Compared:
         right = self.part(name, unit)
         if len(right) > 1:
             return mean_of_seeds(right, self.alpha)
-        return Ends(float(right.mean()), *binomial(int(right.sum()), right.size, self.alpha))
+        return Ends(float(right.mean()), *usual(int(right.sum()), right.size, self.alpha))
 
     def difference(self, first: str, second: str) -> Difference:
         """Difference on all images."""

@@ -146,7 +146,9 @@ def read() -> dict[str, Least]:
                 row["simulation"],
                 int(row["regimes"]),
                 int(row["repetitions"]),
-                *(float(row[name]) for name in ("coverage", "above", "below")),
+                float(row["coverage"]),
+                float(row["above"]),
+                float(row["below"]),
                 row["regime"],
             )
             for row in rows
@@ -187,7 +189,7 @@ are in `benchmarks/coverage`.
   it is lowest. In parentheses: the shares whose lower end is too high, and whose upper end is too low. For a test it
   is 100 minus the share of false rejections. Below {100 * LEAST:.0f} % a test of the project fails.
 - The regime is the lowest of all in up to {REPETITIONS:,} samples of each, fewer where one takes long. It is simulated
-  again in {AGAIN} times as many, at least {REPETITIONS:,}, so that it is not lowest by chance; the standard error is then
+  again in {AGAIN} times as many, at least {REPETITIONS:,}, so that it is not lowest by chance; its standard error is
   0.3 to 0.7 points.
 - **Population**: what is random. Images are independent, classes are fixed.
 

@@ -46,6 +46,7 @@ CENSUS = (
         "the same",
         "",
         metrics.overall_accuracy,
+        repetitions=300,
     ),
     Entry(
         "accuracies of all classes simultaneously",
@@ -77,6 +78,7 @@ CENSUS = (
         "the same, of the errors",
         "Berger 1982",
         metrics.best_class,
+        repetitions=300,
     ),
     Entry(
         "worst 20 %",
@@ -85,6 +87,7 @@ CENSUS = (
         "the same, of the lowest classes",
         "Berger 1982",
         metrics.worst_fifth,
+        repetitions=300,
     ),
     Entry(
         "classes that may be the worst",
@@ -98,6 +101,7 @@ CENSUS = (
         "Fisher's exact tests against every class",
         "Fisher 1935; Hsu 1984",
         metrics.worst_class_excluded,
+        repetitions=300,
     ),
     Entry(
         "class mean",
@@ -161,6 +165,7 @@ CENSUS = (
         "noncentral chi-square, score test",
         "Patnaik 1949",
         metrics.class_variance,
+        repetitions=400,
     ),
     Entry(
         "MCD",
@@ -177,6 +182,7 @@ CENSUS = (
         "Clopper-Pearson bounds of all classes, and of two",
         "Berger 1982",
         metrics.discrepancy,
+        repetitions=300,
     ),
     Entry(
         "NRR",
@@ -185,6 +191,7 @@ CENSUS = (
         "both accuracies simultaneously",
         "Bonferroni",
         metrics.clean_and_robust,
+        repetitions=300,
     ),
     Entry(
         "HMW",
@@ -193,6 +200,7 @@ CENSUS = (
         "both accuracies simultaneously",
         "Bonferroni",
         metrics.overall_and_worst,
+        repetitions=300,
     ),
     Entry(
         "asymmetry of confusions",
@@ -201,6 +209,7 @@ CENSUS = (
         "MOVER of all pairs",
         "Zou and Donner 2008",
         metrics.asymmetry,
+        repetitions=300,
     ),
     Entry(
         "target share",
@@ -209,6 +218,7 @@ CENSUS = (
         "as the highest class accuracy",
         "",
         metrics.target_share,
+        repetitions=300,
     ),
     Entry(
         "a metric of one's own, of counts",
@@ -216,13 +226,12 @@ CENSUS = (
             "stats.metric:Metric.estimate",
             "stats.function_intervals:interval_of_counts",
             "stats.function_intervals:_symmetric",
-            "analysis.spread:spread",
-            "analysis.spread:spread_of",
         ),
         IMAGES,
         "posterior draws of each class and of tied classes, symmetric; none if too few images",
         "Rubin 1981",
         metrics.own_metrics,
+        repetitions=100,
     ),
     Entry(
         "the same, of clean and robust counts",
@@ -231,6 +240,7 @@ CENSUS = (
         "the same",
         "",
         metrics.own_metrics_of_pairs,
+        repetitions=50,
     ),
     Entry(
         "the same, of a confusion matrix",
@@ -239,6 +249,7 @@ CENSUS = (
         "the same",
         "",
         metrics.own_metrics_of_confusions,
+        repetitions=50,
     ),
     Entry(
         "the same, of outcomes of images",
@@ -247,6 +258,25 @@ CENSUS = (
         "bootstrap within groups; none if biased, or if few resamples differ",
         "Efron 1979; Efron and Tibshirani 1993",
         metrics.own_metrics_of_outcomes,
+        repetitions=200,
+    ),
+    Entry(
+        "histogram of the classes",
+        ("analysis.spread:spread", "analysis.spread:spread_of"),
+        IMAGES,
+        "Clopper-Pearson at Sidak's level",
+        "Sidak 1967",
+        metrics.histogram_of_classes,
+        repetitions=300,
+    ),
+    Entry(
+        "change between two runs of a sweep",
+        ("analysis.sweep:sweep",),
+        "new images of each run; models fixed",
+        "as the class mean",
+        "",
+        metrics.changes_between_runs,
+        repetitions=300,
     ),
     Entry(
         "mean robust radius",
@@ -587,7 +617,6 @@ CENSUS = (
 NO_INTERVAL: Mapping[str, str] = {
     "analysis.embedding:embedding_of": "range of a figure",
     "analysis.homing:*": "`paired_interval` and shares",
-    "analysis.sweep:*": "`paired_interval` and shares",
     "analysis.trend:_mean_change": "part of `trend`",
     "auditing.compare.compare:*": "passes the level on",
     "auditing.power_plan:plan": "numbers of images, simulated by `benchmarks.coverage.power`",

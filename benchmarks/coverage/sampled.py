@@ -44,7 +44,8 @@ def searches(repetitions: int) -> Iterator[Regime]:
                 while moves := search.next():
                     for move in moves:
                         if isinstance(move, Draw):
-                            found = int(rng.hypergeometric(*left[move.label], move.size))
+                            hits_left, others = left[move.label].tolist()
+                            found = int(rng.hypergeometric(hits_left, others, move.size))
                             left[move.label] -= found, move.size - found
                             search.observe_draw(move.label, move.size, found)
                         else:  # the escalating attack finds half of what is left

@@ -21,7 +21,7 @@ LEVELS = (0.05, 0.001)
 @given(st.integers(1, 50).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_one_class_has_the_interval_of_clopper_and_pearson(level: float, size: tuple[int, int]) -> None:
     images, correct = size
-    found = class_mean(ClassCounts([images], [correct]), level)
+    found = class_mean(ClassCounts(np.array([images]), np.array([correct])), level)
     exact = stats.binomtest(correct, images).proportion_ci(1 - level, "exact")
     assert found[1:] == pytest.approx((exact.low, exact.high), abs=1e-9)
 
@@ -69,7 +69,7 @@ def test_a_negative_weight_mirrors_the_values_of_a_class() -> None:
 
 
 def test_many_images_have_the_normal_interval_of_a_stratified_mean() -> None:
-    counts = ClassCounts([4000, 5000, 6000], [1000, 2500, 4500])
+    counts = ClassCounts(np.array([4000, 5000, 6000]), np.array([1000, 2500, 4500]))
     error = np.sqrt((counts.accuracy * (1 - counts.accuracy) / counts.count).sum()) / 3
     found = class_mean(counts)
     assert (found.high - found.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.01)
@@ -85,7 +85,7 @@ def test_constant_classes_have_no_width_and_absent_ones_are_refused() -> None:
 
 @pytest.mark.parametrize("correct", [0, 7, 10, 25, 50])
 def test_the_p_value_is_the_level_whose_interval_ends_at_the_hypothesis(correct: int) -> None:
-    counts = ClassCounts([50], [correct])
+    counts = ClassCounts(np.array([50]), np.array([correct]))
     p = p_value(lambda level: class_mean(counts, level), 0.5)
     one_sided = min(stats.binom.cdf(correct, 50, 0.5), stats.binom.sf(correct - 1, 50, 0.5))
     assert p == pytest.approx(min(2 * one_sided, 1), rel=1e-6)

@@ -25,7 +25,7 @@ from classwise.papers.scales import REDUCED
 from classwise.papers.tables import estimate_cell
 from classwise.training.folder import Run
 
-from ..test_facts import ALPHA, shows, wilson_of, z_of
+from ..test_facts import ALPHA, exact_ends, interval_of, shows
 
 NAMES = ("ant", "bee", "cow", "dog")
 KINGDOM = (0, 1, 0, 1)
@@ -109,7 +109,7 @@ def check(cells: Any, home: int, control: int, errors: int) -> None:
         assert [tuple(cell) for cell in cells[3:]] == [("–", "")] * 2
         return
     shows(cells[3].text, 100 * home / errors)
-    for text, end in zip(cells[3].span.split(" to "), wilson_of(home, errors), strict=True):
+    for text, end in zip(cells[3].span.split(" to "), interval_of(home, errors), strict=True):
         shows(text, 100 * end)
     shows(cells[4].text, 100 * (home - control) / errors)
 
@@ -137,15 +137,13 @@ def test_a_share_and_a_mean_of_images(right: int) -> None:
     where = np.arange(30) < right
     cell = estimate_cell(proportion(where))
     shows(cell.text, 100 * right / 30)
-    for text, end in zip(cell.span.split(" to "), wilson_of(right, 30), strict=True):
+    for text, end in zip(cell.span.split(" to "), interval_of(right, 30), strict=True):
         shows(text, 100 * end)
-    values = np.random.default_rng(right).normal(size=9)
-    cell = estimate_cell(mean(values), 1000, 2)
-    error = (sum((values - sum(values) / 9) ** 2) / 8 / 9) ** 0.5
-    shows(cell.text, 1000 * sum(values) / 9, digits=2)
-    for text, side in zip(cell.span.split(" to "), (-1, 1), strict=True):
-        shows(text, 1000 * (sum(values) / 9 + side * z_of(ALPHA) * error), digits=2)
-    assert tuple(estimate_cell(mean(values[:1]))) == ("–", "")
+    cell = estimate_cell(mean(where.astype(np.float64)), 1000, 2)
+    shows(cell.text, 1000 * right / 30, digits=2)
+    low, high = exact_ends(np.array([right]), np.array([30]), ALPHA)
+    for text, end in zip(cell.span.split(" to "), (low[0], high[0]), strict=True):
+        shows(text, 1000 * end, digits=2)
 
 
 @pytest.mark.parametrize(("admitted", "closed"), [([False, False], True), ([True, False], True), ([True, True], False)])

@@ -101,9 +101,8 @@ NOTES = """
 - Logit adjustment fits a constant per class on the validation split (`classwise adjust-logits`).
 - Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
   APGD-T or AutoAttack, under which the signs of these differences [are not known](attack-signs.md).
-- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences of overall accuracies are
-  paired by seed. They are not corrected for the number of comparisons. The models are weak: compare rows with each
-  other only.
+- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`). They are not corrected for the number of
+  comparisons. The models are weak: compare rows with each other only.
 """
 COMMAND = """## Command
 

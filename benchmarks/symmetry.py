@@ -57,7 +57,8 @@ NOTES = """
 - Evaluation: PGD-20 and PGD-20 on the margin of the logits, steps of a tenth of the radius, on {test:,} test images
   ({per_class} per class). An image counts by its first misclassification.
 - Measures of confusions are plug-in estimates, biased upwards. Means over seeds with Student's interval for new
-  training runs on these images; differences are paired by seed. They are not corrected for the number of comparisons.
+  training runs on these images; their differences are paired by seed. They are not corrected for the number of
+  comparisons. Intervals of accuracies are for new images and new seeds (`classwise.stats.seeds`).
 """
 COMMAND = """## Command
 

@@ -111,8 +111,8 @@ NOTES = """
   APGD-T or AutoAttack, under which the signs of these differences [are not known](attack-signs.md).
 - Weights: of the epoch of highest overall + worst-class robust accuracy on the validation split ("selected"), and of
   the last epoch.
-- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`); differences of overall accuracies are
-  paired by seed. They are not corrected for the number of comparisons.
+- Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`). They are not corrected for the number of
+  comparisons.
 """
 COMMAND = """## Command
 

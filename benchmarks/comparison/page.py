@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,8 +24,8 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.result import Audit
 from classwise.core.csv_files import write_csv
-from classwise.stats import metrics
-from classwise.stats.metric_intervals import FIFTH
+from classwise.stats import metric_intervals
+from classwise.stats.counts import ClassCounts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
@@ -130,7 +129,7 @@ def _table(comparison: Comparison, suite: str) -> str:
     descriptions = {method.name: method.description for method in METHODS}
     for name, row in comparison.table.iterrows():
         audits = comparison.audits[str(name)]
-        spread = {key: _span(*bounds) for key, bounds in resampled(audits).items()}
+        spread = _spread(comparison.counts[str(name)])
         rows.append(
             [
                 str(name),
@@ -149,8 +148,7 @@ def _table(comparison: Comparison, suite: str) -> str:
     text = table(f"Robust accuracy under {SHOWN[suite]}, {count:,} test images, percent", header, rows)
     return (
         f"{text}\nIntervals of 95 %: for new images and a fixed model, and for new seeds where there are several. "
-        "CV, MCD and worst 20 %: percentile intervals of 1,000 bootstrap resamples of images (and seeds), which are "
-        "biased towards larger differences between classes.\n"
+        "CV, MCD and worst 20 % of several seeds: ± standard deviation.\n"
     )
 
 
@@ -164,30 +162,18 @@ def _with(value: float, low: float, high: float, sign: str = "") -> str:
     return f"{100 * value:{sign}.1f} {_span(100 * low, 100 * high)}"
 
 
-def resampled(audits: Sequence[Audit], samples: int = 1000) -> dict[str, tuple[float, float]]:
-    """95 % bootstrap intervals, in the units of the table, from resampled seeds and images within each class."""
-    correct = np.stack([audit.outcomes.correct("all") for audit in audits]).astype(np.float64)  # (S, N)
-    generator = np.random.default_rng(0)
-    chosen = generator.integers(0, len(audits), (samples, len(audits)))
-    weights = np.stack([np.bincount(row, minlength=len(audits)) for row in chosen]) / len(audits)  # of the seeds
-    labels = audits[0].outcomes.labels
-    classes = [correct[:, labels == label] for label in np.unique(labels)]
-    accuracy = np.empty((samples, len(audits), len(classes)))
-    for place, members in enumerate(classes):
-        size = members.shape[1]
-        count = generator.multinomial(size, np.full(size, 1 / size), size=samples)
-        accuracy[:, :, place] = count @ members.T / size
-    measures: dict[str, tuple[float, Callable[[Any], float]]] = {
-        "worst20": (100, lambda values: metrics.worst_share(values, FIFTH)),
-        "cv": (1e4, metrics.class_variance),
-        "mcd": (100, metrics.max_class_discrepancy),
-    }
-    intervals = {}
-    for name, (unit, measure) in measures.items():
-        each = np.array([[measure(values) for values in seeds] for seeds in accuracy])
-        low, high = np.quantile((each * weights).sum(1), [0.025, 0.975]) * unit
-        intervals[name] = (float(low), float(high))
-    return intervals
+def _spread(counts: Sequence[ClassCounts]) -> dict[str, str]:
+    """Intervals of one seed, or standard deviations over seeds, in the units of the table."""
+    shown = {}
+    for name, unit, measure in (
+        ("worst20", 100, metric_intervals.worst_fifth),
+        ("cv", 1e4, metric_intervals.variance),
+        ("mcd", 100, metric_intervals.discrepancy),
+    ):
+        found = [measure(each) for each in counts]
+        deviation = unit * float(np.std([each.value for each in found], ddof=min(len(found) - 1, 1)))
+        shown[name] = f"± {deviation:.1f}" if len(found) > 1 else _span(unit * found[0].low, unit * found[0].high)
+    return shown
 
 
 def _against(comparison: Comparison, baseline: str) -> str:

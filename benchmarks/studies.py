@@ -275,7 +275,7 @@ def shared_seeds(comparison: Comparison, first: str, second: str) -> list[int]:
 
 
 def effect(comparison: Comparison, first: str, second: str, seed: int | None = None) -> Effect | None:
-    """The first method minus the second, paired by seed; None if no seed of both is finished.
+    """The first method minus the second, over the seeds of both; None if there are none.
 
     Args:
         comparison: the finished methods.

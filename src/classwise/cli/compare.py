@@ -82,7 +82,7 @@ def compare(
 
     Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are rejected.
     Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
-    Differences, intervals and p-values are over all seeds, seed by seed where both methods have the same ones.
+    Differences, intervals and p-values are over all seeds.
 
     \b
     Examples:

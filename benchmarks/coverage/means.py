@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 def sizes(classes: int) -> Mapping[str, Ints]:
     """Numbers of images of each class."""
     place = np.arange(classes)
-    equal = {f"{images} images each": np.full(classes, images) for images in (1, 2, 3, 5, 10, 50)}
+    equal = {f"{images} images each": np.full(classes, images) for images in (1, 2, 3, 5, 10, 20, 50)}
     return equal | {
         "half have 1 image, half 50": np.where(place < classes // 2, 1, 50),
         "nine of ten have 1 image, others 5": np.where(place < classes - classes // 10, 1, 5),
@@ -43,6 +43,8 @@ def accuracies(count: Ints) -> Mapping[str, Floats]:
         "all 95 %": np.full(classes, 0.95),
         "20 to 80 %": np.linspace(0.2, 0.8, classes),
         "half 2 %, half 98 %": np.where(np.arange(classes) < classes // 2, 0.02, 0.98),
+        "half 10 %, half 99 %": np.where(np.arange(classes) < classes // 2, 0.1, 0.99),
+        "half 5 %, half 90 %": np.where(np.arange(classes) < classes // 2, 0.05, 0.9),
         "smallest classes 10 %, others 90 %": np.where(smallest, 0.1, 0.9),
         "smallest classes 90 %, others 10 %": np.where(smallest, 0.9, 0.1),
     }

@@ -15,7 +15,6 @@ from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.gap_intervals import discrepancy_bounds, variance_bounds
 from classwise.stats.intervals import (
     Estimate,
-    class_intervals,
     clopper_pearson,
     lowest_interval,
     proportion_interval,
@@ -31,7 +30,7 @@ from classwise.stats.metrics import (
     worst_class,
     worst_share,
 )
-from classwise.stats.stratified import class_mean
+from classwise.stats.stratified import class_mean, weighted_mean
 
 FIFTH = 0.2
 """The share of the classes in `worst_fifth`."""
@@ -86,27 +85,25 @@ def variance(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
 def beyond_mean(counts: ClassCounts, alpha: float = 0.05) -> tuple[FloatArray, FloatArray, FloatArray]:
     """The accuracy of each class minus the mean over the classes, with intervals.
 
-    It is (1 - 1/C) times the accuracy minus the mean over the other classes. Its interval combines the distances to the
-    ends of their intervals in quadrature (MOVER; Zou and Donner 2008). Unlike a bootstrap interval, it is not of zero
-    width for a class at 0 or 1.
+    It is a weighted sum of the accuracy and the error rates of the other classes minus a constant, with the interval of
+    `classwise.stats.stratified.weighted_mean`.
 
     Returns:
         Differences, lower ends and upper ends: three (C,) arrays, NaN for absent classes.
     """
-    low, high = class_intervals(counts, alpha)
-    value, down, up = np.full((3, counts.num_classes), np.nan)
+    ends = np.full((3, counts.num_classes), np.nan)
     present = np.flatnonzero(counts.present)
+    own = 1 - 1 / len(present)
     if len(present) == 1:
-        value[present] = down[present] = up[present] = 0.0
-        return value, down, up
-    for label in present:
-        rest, own = present[present != label], float(counts.accuracy[label])
-        others = class_mean(ClassCounts(counts.count[rest], counts.correct[rest]), alpha)
-        value[label] = own - others.value
-        down[label] = value[label] - math.hypot(own - low[label], others.high - others.value)
-        up[label] = value[label] + math.hypot(high[label] - own, others.value - others.low)
-    share = 1 - 1 / len(present)
-    return share * value, share * down, share * up
+        ends[:, present] = 0.0
+        return ends[0], ends[1], ends[2]
+    accuracy, images = counts.accuracy[present], counts.count[present]
+    for place, label in enumerate(present):
+        mine = np.arange(len(present)) == place
+        rates = np.where(mine, accuracy, 1 - accuracy)
+        found = weighted_mean(images, rates, rates, np.where(mine, own, 1 / len(present)), alpha)
+        ends[:, label] = np.array(found) - own
+    return ends[0], ends[1], ends[2]
 
 
 def clean_and_robust(clean: ClassCounts, robust: ClassCounts, alpha: float = 0.05) -> Estimate:

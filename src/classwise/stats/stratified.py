@@ -18,6 +18,8 @@ from classwise.stats.intervals import Estimate
 
 _RATIO = 2.0
 """Classes whose images have weights within this factor form a group."""
+_FEW, _CERTAIN = 5, 2.0
+"""From this number of values on, a mean is certainly beyond one half at this many standard errors."""
 _ROUNDING = 1e-12
 """Means and variances that are this near to 0 or 1 are 0 or 1."""
 _HALVINGS = 40
@@ -32,7 +34,8 @@ def weighted_mean(
 ) -> Estimate:
     """Interval of sum_c w_c mu_c, from independent values in [0, 1] with expectation mu_c in class c.
 
-    The classes are grouped by the weight w_c / n_c of an image, within a factor of two.
+    The classes are grouped by the weight w_c / n_c of an image, within a factor of two, and by whether their mean is
+    certainly below or above one half, since the errors of means near 0 and near 1 are skewed to opposite sides.
 
     - A group has the interval of Clopper and Pearson for the effective number of images of a stratified sample (after
       Korn and Graubard 1998). The image that they add has the largest weight of the group (as in Fay and Feuer 1997).
@@ -67,7 +70,8 @@ def weighted_mean(
     if not w.size:
         raise ClasswiseError("weights: none is positive")
     of_image = w / n
-    group = np.floor(np.log(of_image.max() / of_image) / np.log(_RATIO) + _ROUNDING).astype(np.int64)
+    by_weight = np.floor(np.log(of_image.max() / of_image) / np.log(_RATIO) + _ROUNDING).astype(np.int64)
+    group = 3 * by_weight + _side(n, m)
     below = above = 0.0
     for number in np.unique(group):
         mine = group == number
@@ -76,6 +80,13 @@ def weighted_mean(
         below, above = below + (share * (value - low)) ** 2, above + (share * (high - value)) ** 2
     total = float(w @ m)
     return Estimate(total, max(total - below**0.5, 0.0), min(total + above**0.5, float(w.sum())))
+
+
+def _side(n: FloatArray, m: FloatArray) -> IntArray:
+    """0 or 2 for classes whose expectation is certainly below or above one half; 1 for others, and for few values."""
+    centre = (n * m + 0.5) / (n + 1)
+    distance = (centre - 0.5) / np.sqrt(centre * (1 - centre) / (n + 2))
+    return np.where(n < _FEW, 1, 1 + (distance > _CERTAIN) - (distance < -_CERTAIN).astype(np.int64)).astype(np.int64)
 
 
 def _group(n: FloatArray, m: FloatArray, q: FloatArray, w: FloatArray, error: float) -> tuple[float, float, float]:

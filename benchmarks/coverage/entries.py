@@ -426,6 +426,14 @@ CENSUS = (
         seeds.class_means,
     ),
     Entry(
+        "the same, trainings that differ by 0.5 on the probit scale",
+        (),
+        RUNS,
+        "the same, also on the logit scale",
+        "Warton and Hui 2011",
+        seeds.class_means_of_very_different_runs,
+    ),
+    Entry(
         "differences by class over seeds",
         (
             "stats.seeds:difference_over_seeds",

@@ -20,6 +20,9 @@ from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
 _CONSTANT = 1e-15
 """Below this variance, all values are equal to the value that a bound adds to them."""
 
+_LONGEST = 2.0
+"""The largest ratio of the distance on the logit scale to that on the scale of accuracies."""
+
 
 class MeanBound(NamedTuple):
     """An upper or lower bound of an expectation, and the variance of the random mean behind it."""
@@ -206,7 +209,8 @@ def added_at_ends(
 
     From three runs on, it is the larger one of `added_by_runs` of the accuracies and of their logits (Warton and Hui
     2011), whose spread does not depend on the mean: near 0 and 1, accuracies of runs are skewed, and an interval of the
-    accuracies alone is too short on the side of 50 %.
+    accuracies alone is too short on the side of 50 %. It is at most `_LONGEST` times as long: of three runs at 0,
+    1 and 10 %, the logits alone would allow almost any mean.
 
     Args:
         mean: mean accuracy, any shape.
@@ -233,7 +237,8 @@ def added_at_ends(
     p, logits = np.clip(mean, least, 1 - least), special.logit(np.clip(by_run, least, 1 - least))
     reach = np.sqrt(added(logits, (p * (1 - p)) ** 2))
     down, up = (p - special.expit(special.logit(p) + sign * reach) for sign in (-1, 1))
-    return np.maximum(of_accuracies, down**2), np.maximum(of_accuracies, up**2)
+    most = _LONGEST**2 * of_accuracies
+    return np.clip(down**2, of_accuracies, most), np.clip(up**2, of_accuracies, most)
 
 
 def checked_runs(correct: ArrayLike, labels: ArrayLike, num_classes: int) -> tuple[BoolArray, IntArray]:

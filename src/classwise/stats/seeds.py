@@ -59,8 +59,8 @@ def mean_over_seeds(
     new runs add (`classwise.stats.crossed.added_at_ends`). With one run, E is 0: the interval is Clopper and Pearson's,
     for new images only. With two runs it is valid and wide, since one degree of freedom gives little information about
     the spread of runs. Simulated coverages are in docs/results/interval-coverage.md. Where accuracies of runs are
-    strongly skewed (expected 3 %, and two thirds of the runs between 0.8 and 5 %), coverage with three runs is 91 to
-    94 %. Runs that fail rarely are not covered.
+    strongly skewed (expected 3 %, and two thirds of the runs between 0.8 and 5 %), coverage with three runs is about
+    95 %. Runs that fail rarely are not covered.
 
     For the overall accuracy, pass zeros as labels and ``num_classes=1``.
 

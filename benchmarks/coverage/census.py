@@ -7,14 +7,16 @@ of its hardest regimes. `functions_with_intervals` finds the functions of the so
 from __future__ import annotations
 
 import ast
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
+
 from benchmarks.coverage.base import Simulation
 from benchmarks.tables import table
+from classwise.core.csv_files import write_csv
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise"
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -139,31 +141,13 @@ def measure(entry: Entry, repetitions: int | None = None) -> Least:
 
 def read() -> dict[str, Least]:
     """The measured least coverages by simulation."""
-    with MEASURED.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file)
-        found = [
-            Least(
-                row["simulation"],
-                int(row["regimes"]),
-                int(row["repetitions"]),
-                float(row["coverage"]),
-                float(row["above"]),
-                float(row["below"]),
-                row["regime"],
-            )
-            for row in rows
-        ]
-    return {least.simulation: least for least in found}
+    rows = pd.read_csv(MEASURED).itertuples(index=False)
+    return {row[0]: Least(*row) for row in rows}
 
 
 def write(found: Mapping[str, Least]) -> None:
     """Write the measured least coverages."""
-    with MEASURED.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Least._fields)
-        for least in found.values():
-            shares = (f"{share:.4f}" for share in (least.coverage, least.above, least.below))
-            writer.writerow([*least[:3], *shares, least.regime])
+    write_csv(MEASURED, pd.DataFrame(found.values(), columns=list(Least._fields)), float_format="%.4f")
 
 
 def page(census: Sequence[Entry], found: Mapping[str, Least]) -> str:

@@ -344,12 +344,13 @@ Classes = Callable[[np.random.Generator], tuple[Floats, Floats, Floats]]
 """Draws 50 classes, each a repetition, and returns (C,) lower ends, upper ends and truths."""
 
 
-def _of_classes(name: str, draw: Classes, repetitions: int) -> Regime:
-    rng = np.random.default_rng(sum(name.encode()))
+def _of_classes(name: str, draw: Classes, repetitions: int, stream: int = 0) -> Regime:
+    rng = np.random.default_rng([sum(name.encode()), stream])
     found = [draw(rng) for _ in range(max(repetitions // 50, 1))]
     low, high, truth = (np.concatenate(part) for part in zip(*found, strict=True))
     above, below = float(np.mean(low > truth + ROUNDING)), float(np.mean(high < truth - ROUNDING))
-    return Regime(name, above, below, float(np.median(high - low)), len(low))
+    width = float(np.median(high - low))
+    return Regime(name, above, below, width, len(low), lambda more: _of_classes(name, draw, more, stream + 1))
 
 
 def _mean_of(population: Population) -> Classes:

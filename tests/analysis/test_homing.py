@@ -21,7 +21,7 @@ from classwise.core.precision import EXACT, Precision
 from classwise.core.threat import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
-from classwise.stats.paired import tango
+from classwise.stats.paired import paired_interval
 from classwise.training.folder import Run
 from classwise.training.train import train
 
@@ -212,11 +212,11 @@ def test_the_difference_from_the_control_is_paired() -> None:
     found = of_counts(12, 5, 4)
     value, low, high = found.difference()
     assert value == pytest.approx(7 / 35)
-    assert (low, high) == tuple(float(end) for end in tango(8, 1, 35))
+    assert (low, high) == tuple(float(end) for end in paired_interval(8, 1, 35))
     row = found.table.iloc[0]
     assert (row["truth"], row["taken_for"], row["misclassified"], row["control"]) == ("b", "a", 20, 5)
     assert row["difference"] == pytest.approx(7 / 20)
-    assert row["difference_low"] == pytest.approx(float(tango(8, 1, 20).low))
+    assert row["difference_low"] == pytest.approx(float(paired_interval(8, 1, 20).low))
     assert row["p"] == pytest.approx(2 * 10 / 2**9)  # at most one of nine discordant images
     assert found.difference(0.001).low < low
     assert of_counts(5, 5, 5).difference().value == 0

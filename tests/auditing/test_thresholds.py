@@ -31,7 +31,7 @@ AUDIT = Audit(
         ("overall(pgd) < 0.5", True),
         ("overall(clean) < 1", False),
         ("overall(pgd).low < 0.4", True),
-        ("overall(pgd).high < 0.6", True),
+        ("overall(pgd).high < 0.61", True),
         ("worst(all).low < 0.067", True),
         ("worst(all).low > 0.066", True),  # of 3 in 10 images; corrected for two classes it would be below 0.06
         ("worst(all).split > 0.3", True),

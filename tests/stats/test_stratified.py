@@ -79,6 +79,8 @@ def test_constant_classes_have_no_width_and_absent_ones_are_refused() -> None:
     assert sum_of_class_means([0.5], np.array([0]), [0.5, 2.0], [0.5, 2.0]) == (2.5, 2.5, 2.5)
     with pytest.raises(ClasswiseError, match="class 1 has no image"):
         sum_of_class_means([0.5], np.array([0]), [0, 0], [1, 1])
+    with pytest.raises(ClasswiseError, match=r"value 1.5: outside the range of its class, 0 to 1"):
+        sum_of_class_means([0.5, 1.5], np.array([0, 0]), [0], [1])
     with pytest.raises(ClasswiseError, match="none is positive"):
         weighted_mean([1], [1.0], [1.0], [0.0])
 

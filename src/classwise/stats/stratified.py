@@ -22,6 +22,8 @@ _FEW, _CERTAIN = 5, 2.0
 """From this number of values on, a mean is certainly beyond one half at this many standard errors."""
 _ROUNDING = 1e-12
 """Means and variances that are this near to 0 or 1 are 0 or 1."""
+_OUTSIDE = 1e-9
+"""Rounding of values at an end of their range."""
 _HALVINGS = 40
 """Bisection steps for a p-value."""
 _LEAST_P = 1e-100
@@ -146,7 +148,7 @@ def sum_of_class_means(
         alpha: 1 minus the coverage.
 
     Raises:
-        ClasswiseError: if a class with different ``low`` and ``high`` has no value.
+        ClasswiseError: if a class with different ``low`` and ``high`` has no value, or a value is out of its range.
 
     Example:
         >>> import numpy as np
@@ -159,8 +161,11 @@ def sum_of_class_means(
     width, count = most - least, np.bincount(index, minlength=len(least))
     for label in np.flatnonzero((width > 0) & (count == 0))[:1]:
         raise ClasswiseError(f"class {label} has no image; the interval requires at least one image per class")
-    sample = np.clip(ratio(np.asarray(values, dtype=np.float64) - least[index], width[index]), 0, 1)
-    sample, start = np.nan_to_num(sample), float(least.sum())
+    sample, start = np.asarray(values, dtype=np.float64), float(least.sum())
+    for place in np.flatnonzero((sample < least[index] - _OUTSIDE) | (sample > most[index] + _OUTSIDE))[:1]:
+        ends = f"{least[index[place]]:g} to {most[index[place]]:g}"
+        raise ClasswiseError(f"value {sample[place]:g}: outside the range of its class, {ends}")
+    sample = np.nan_to_num(np.clip(ratio(sample - least[index], width[index]), 0, 1))
     if not width.any():
         return Estimate(start, start, start)
     mean, square = (ratio(np.bincount(index, power, minlength=len(least)), count) for power in (sample, sample**2))

@@ -53,12 +53,15 @@ def test_patterns() -> None:
 def test_shares_and_means() -> None:
     found = proportion(RIGHT[0])
     assert found.value == 0.6
-    assert found.low == pytest.approx(0.2307, abs=1e-4)  # Wilson's interval of 3 in 5, from a table
-    assert found.high == pytest.approx(0.8824, abs=1e-4)
-    value, low, high = mean(np.array([1.0, 2.0, 3.0]))
-    assert value == 2
-    assert [low, high] == pytest.approx([2 - 1.959964 / np.sqrt(3), 2 + 1.959964 / np.sqrt(3)])
-    assert np.isnan(mean(np.array([1.0])).value)
+    assert found.low == pytest.approx(0.1466, abs=1e-4)  # Clopper and Pearson's interval of 3 in 5, from a table
+    assert found.high == pytest.approx(0.9473, abs=1e-4)
+    values = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    assert mean(values)[1:] == pytest.approx((0.1466, 0.9473), abs=1e-4)
+    value, low, high = mean(np.tile([0.2, 0.3], 500))  # for many values the normal interval
+    assert value == pytest.approx(0.25)
+    assert [low, high] == pytest.approx(
+        [0.25 - 1.96 * 0.05 / np.sqrt(1000), 0.25 + 1.96 * 0.05 / np.sqrt(1000)], abs=2e-3
+    )
 
 
 def test_steps_shown() -> None:

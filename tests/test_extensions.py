@@ -365,12 +365,11 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(found: d
     row = dict(zip(header.split(","), lines[1].split(","), strict=True))
     for name, value in expected.items():
         assert float(row[name]) == pytest.approx(value)
-        assert float(row[f"{name}_low"]) <= value <= float(row[f"{name}_high"])
-        assert float(row[f"{name}_low"]) < float(row[f"{name}_high"])
+        assert row[f"{name}_low"] == row[f"{name}_high"] == ""  # none for classes of 10 images
     confusion, ratio, *others = found["conditions"]
     assert [confusion[0], ratio[0], *(other[0] for other in others)] == [False, True, True, True]
-    assert confusion[1].startswith("toy_confusion under pgd is 10.0 % (40 images; 95 % interval ")
-    assert ratio[1].startswith("toy_ratio under pgd is 1.2 (40 images; 95 % interval ")
+    assert confusion[1].startswith("toy_confusion under pgd is 10.0 % (40 images; no interval)")
+    assert ratio[1].startswith("toy_ratio under pgd is 1.2 (40 images; no interval)")
     assert ratio[1].endswith("; required: at most 0.2")
     assert all("is undecided" in line for line in found["undecided"])
     assert set(found["bounds"].values()) == {"nan"}

@@ -48,11 +48,13 @@ def drawn(seed: int, images: int = 60, classes: int = 4) -> MetricInputs:
 def test_a_value_is_within_its_interval(name: str) -> None:
     found = all_metrics()[name]
     for seed in range(3):
-        value, low, high = found.estimate(drawn(seed))
-        assert value == found.value(drawn(seed))
+        value, low, high = found.estimate(drawn(seed, 240))
+        assert value == found.value(drawn(seed, 240))
+        assert found.estimate(drawn(seed, 240)) == pytest.approx((value, low, high), abs=0, rel=0, nan_ok=True)
+        if found.interval is None and np.isnan([low, high]).all():  # the images cannot tell
+            continue
         assert low <= value <= high
         assert low < high
-        assert found.estimate(drawn(seed)) == (value, low, high)
         assert found.unit == "number" or -1e-12 <= low <= high <= 1 + 1e-12
 
 

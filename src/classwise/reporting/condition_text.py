@@ -119,7 +119,9 @@ def _basis(audit: Audit, threshold: Threshold) -> str:
         return f"{images} evaluated"
     unit: Unit = "fraction" if threshold.metric is None else threshold.metric.unit
     ends = formatting.span_in_unit(found.low, found.high, unit)
-    interval = "" if math.isnan(found.low) else f"; {found.interval} {ends}{UNITS[unit][1]}"
+    own = threshold.metric is not None and threshold.metric.interval is None
+    absent = "; no interval" if own else ""
+    interval = absent if math.isnan(found.low) else f"; {found.interval} {ends}{UNITS[unit][1]}"
     return f"{images}{f' of {found.group}' if found.group else ''}{interval}"
 
 

@@ -15,6 +15,7 @@ def test_every_function_with_an_interval_has_an_entry() -> None:
     assert missing(CENSUS, NO_INTERVAL) == []
 
 
+@pytest.mark.slow
 def test_a_function_without_an_entry_is_found() -> None:
     names = set(functions_with_intervals())
     assert {"stats.stratified:class_mean", "analysis.drop:drop", "auditing.curve.result:Curve._row"} <= names

@@ -134,6 +134,7 @@ def test_a_class_beyond_the_mean_has_the_wald_interval_of_many_images() -> None:
     assert value - low == pytest.approx(reach, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_class_beyond_the_mean_is_covered() -> None:
     """Also at accuracies near 0 and 1, with few images."""
     truth = np.array([0.02, 0.5, 0.9, 0.97])

@@ -165,6 +165,7 @@ def test_overall_difference_pools_the_classes() -> None:
     np.testing.assert_allclose(found.p_value, found.adjusted)
 
 
+@pytest.mark.slow
 def test_paired_intervals_of_one_sided_differences_cover_at_small_levels() -> None:
     """Only one model is better on some images: Tango's simultaneous intervals cover all classes in 92 % of samples."""
     gained = np.random.default_rng(0).multinomial(200, [0.1, 0.9], size=100 * 300)[:, 0]
@@ -173,6 +174,7 @@ def test_paired_intervals_of_one_sided_differences_cover_at_small_levels() -> No
     assert covered.mean() > 0.95
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=50)
 @given(paired_counts())
 def test_difference_of_minima_contains_its_value_and_is_antisymmetric(pairs: PairedCounts) -> None:
@@ -197,6 +199,7 @@ def test_difference_of_minima_needs_an_image() -> None:
         difference_of_minima(PairedCounts(none, none, none, none))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [20, 100])
 def test_difference_of_minima_covers_the_difference_at_ties(images: int) -> None:
     """The second model is the first on nine images of ten, and another draw of equal accuracy on the others."""

@@ -309,6 +309,7 @@ def _equal_methods(
     return first.reshape(seeds, -1), second.reshape(seeds, -1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("seeds", "spread"), [(2, 0.05), (2, 0.3), (3, 0.0), (3, 0.3), (5, 0.1), (5, 0.3)])
 def test_the_false_positive_rate_for_equal_methods_is_nominal(seeds: int, spread: float, paired: bool) -> None:
@@ -367,6 +368,7 @@ def test_a_worst_difference_is_antisymmetric_and_encloses_its_value(seeds: int, 
     assert (exchanged.low, exchanged.high) == pytest.approx((-found.high, -found.low))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "spread"),
     [

@@ -21,42 +21,46 @@ LAWS: Mapping[str, Callable[[int], Floats]] = {
 """Shares of the survivors on which the rest of the suite succeeds."""
 
 
-def _survivors(rng: np.random.Generator, classes: int, images: int, law: Floats) -> tuple[NDArray[np.int64], ...]:
+IMAGES = 100
+"""Images of each class."""
+
+
+def _populations() -> Iterator[tuple[str, Floats]]:
+    for classes in (2, 10):
+        for name, law in LAWS.items():
+            yield f"{classes} classes, {IMAGES} images each, {name}", law(classes)
+
+
+def _survivors(rng: np.random.Generator, law: Floats) -> tuple[NDArray[np.int64], ...]:
     """Survivors of the first attack of each class, and on how many of them the rest of the suite succeeds."""
-    survivors = rng.binomial(images, 0.6, size=classes)
+    survivors = rng.binomial(IMAGES, 0.6, size=len(law))
     return survivors, rng.binomial(survivors, law)
 
 
 def searches(repetitions: int) -> Iterator[Regime]:
     """The answer of a search, that no class of these images is below it; random is the order of the samples."""
-    for classes, images in ((2, 100), (10, 100)):
-        for name, law in LAWS.items():
+    for name, law in _populations():
 
-            def draw(
-                rng: np.random.Generator,
-                classes: int = classes,
-                images: int = images,
-                law: Callable[[int], Floats] = law,
-            ) -> tuple[float, float, float]:
-                survivors, hits = _survivors(rng, classes, images, law(classes))
-                search = BestArmSearch(np.full(classes, images), survivors, Rules())
-                left = np.stack([hits, survivors - hits], axis=1)
-                while moves := search.next():
-                    for move in moves:
-                        if isinstance(move, Draw):
-                            hits_left, others = left[move.label].tolist()
-                            found = int(rng.hypergeometric(hits_left, others, move.size))
-                            left[move.label] -= found, move.size - found
-                            search.observe_draw(move.label, move.size, found)
-                        else:  # the escalating attack finds half of what is left
-                            found = int(rng.binomial(left[move.label, 0], 0.5))
-                            left[move.label, 0] -= found
-                            search.observe_escalation(move.label, found)
-                answer, accuracy = search.verdict(), (survivors - hits) / images
-                wrong = accuracy[answer.worst] > accuracy.min() + 1e-9
-                return float(wrong), float(wrong), 0.0
+        def draw(rng: np.random.Generator, law: Floats = law) -> tuple[float, float, float]:
+            survivors, hits = _survivors(rng, law)
+            search = BestArmSearch(np.full(len(law), IMAGES), survivors, Rules())
+            left = np.stack([hits, survivors - hits], axis=1)
+            while moves := search.next():
+                for move in moves:
+                    if isinstance(move, Draw):
+                        hits_left, others = left[move.label].tolist()
+                        found = int(rng.hypergeometric(hits_left, others, move.size))
+                        left[move.label] -= found, move.size - found
+                        search.observe_draw(move.label, move.size, found)
+                    else:  # the escalating attack finds half of what is left
+                        found = int(rng.binomial(left[move.label, 0], 0.5))
+                        left[move.label, 0] -= found
+                        search.observe_escalation(move.label, found)
+            answer, accuracy = search.verdict(), (survivors - hits) / IMAGES
+            wrong = accuracy[answer.worst] > accuracy.min() + 1e-9
+            return float(wrong), float(wrong), 0.0
 
-            yield simulated(f"{classes} classes, {images} images each, {name}", draw, max(repetitions // 10, 10))
+        yield simulated(name, draw, max(repetitions // 10, 10))
 
 
 def estimates(repetitions: int) -> Iterator[Regime]:
@@ -70,26 +74,20 @@ def estimates_for_new_images(repetitions: int) -> Iterator[Regime]:
 
 
 def _estimates(repetitions: int, *, new_images: bool) -> Iterator[Regime]:
-    for classes, images in ((2, 100), (10, 100)):
-        for name, law in LAWS.items():
+    for name, law in _populations():
 
-            def draw(
-                rng: np.random.Generator,
-                classes: int = classes,
-                images: int = images,
-                law: Callable[[int], Floats] = law,
-            ) -> tuple[float, float, float]:
-                survivors, hits = _survivors(rng, classes, images, law(classes))
-                label = np.repeat(np.arange(classes), survivors)
-                outcome = np.concatenate([np.arange(n) < k for n, k in zip(survivors, hits, strict=True)]).astype(int)
-                order = rng.permutation(len(label))
-                pool = Survivors(np.full(classes, images), label[order], np.zeros(len(label), dtype=np.bool_))
-                results = np.full(len(label), UNKNOWN)
-                while len(places := next_sample(pool, results, 0.02)):
-                    results[places] = outcome[order][places]
-                worst = two_phase_estimate(pool, results, 0.02).worst
-                if new_images:
-                    return worst.new_low, worst.new_high, float((0.6 * (1 - law(classes))).min())
-                return worst.low, worst.high, float(((survivors - hits) / images).min())
+        def draw(rng: np.random.Generator, law: Floats = law) -> tuple[float, float, float]:
+            survivors, hits = _survivors(rng, law)
+            label = np.repeat(np.arange(len(law)), survivors)
+            outcome = np.concatenate([np.arange(n) < k for n, k in zip(survivors, hits, strict=True)]).astype(int)
+            order = rng.permutation(len(label))
+            pool = Survivors(np.full(len(law), IMAGES), label[order], np.zeros(len(label), dtype=np.bool_))
+            results = np.full(len(label), UNKNOWN)
+            while len(places := next_sample(pool, results, 0.02)):
+                results[places] = outcome[order][places]
+            worst = two_phase_estimate(pool, results, 0.02).worst
+            if new_images:
+                return worst.new_low, worst.new_high, float((0.6 * (1 - law)).min())
+            return worst.low, worst.high, float(((survivors - hits) / IMAGES).min())
 
-            yield simulated(f"{classes} classes, {images} images each, {name}", draw, max(repetitions // 10, 10))
+        yield simulated(name, draw, max(repetitions // 10, 10))

@@ -41,9 +41,9 @@ from benchmarks import (
 )
 from benchmarks.gpu import command
 from benchmarks.tables import processor
-from classwise.core.environment import environment
+from classwise.core.compute.environment import environment
+from classwise.core.compute.precision import check_device
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import check_device
 
 ALL: dict[str, Callable[..., str]] = {
     "training_step": training_step.run,

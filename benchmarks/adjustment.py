@@ -18,8 +18,8 @@ import pandas as pd
 from benchmarks.tables import table
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.run.audit import Audit, audit
-from classwise.core.csv_files import write_csv
-from classwise.core.progress import NullProgress
+from classwise.core.files.csv_files import write_csv
+from classwise.core.progress.listener import NullProgress
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.training.folder import Run

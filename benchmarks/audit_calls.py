@@ -25,8 +25,8 @@ from classwise.auditing.guards.report import MODES, GuardMode
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import write_text
-from classwise.core.threat import Threat
+from classwise.core.files.storage import write_text
+from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 

@@ -30,11 +30,11 @@ from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
-from classwise.core.config import make
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import fastest
-from classwise.core.storage import replacing
-from classwise.core.threat import Threat
+from classwise.core.files.storage import replacing
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import load_model
 from classwise.models.base import device_of

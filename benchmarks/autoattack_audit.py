@@ -24,9 +24,9 @@ import torch
 
 from benchmarks.tables import table
 from classwise.auditing.run.audit import Audit, audit
-from classwise.core.compilation import Compile
-from classwise.core.precision import DTYPES, Precision, check_device, fastest
-from classwise.core.storage import read_json, write_text
+from classwise.core.compute.compilation import Compile
+from classwise.core.compute.precision import DTYPES, Precision, check_device, fastest
+from classwise.core.files.storage import read_json, write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.training.train import train

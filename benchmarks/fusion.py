@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.pairing import paired
 from benchmarks.tables import table
 from classwise.attacks.engine.passes import value_and_gradient
-from classwise.core.precision import FAST, Forward, Precision, fastest
+from classwise.core.compute.precision import FAST, Forward, Precision, fastest
 from classwise.models import build_model
 from classwise.models.affine import AffineNorms
 from classwise.models.fused_copy import fine_logits

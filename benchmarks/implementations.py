@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
-from classwise.core.config import make
-from classwise.core.precision import fastest
-from classwise.core.threat import Norm, Threat
+from classwise.core.compute.precision import fastest
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Norm, Threat
 from classwise.models.base import device_of
 
 BATCH = 128

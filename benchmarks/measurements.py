@@ -34,10 +34,10 @@ from benchmarks.implementations import (
 )
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.core.config import make
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import unknown
-from classwise.core.precision import fastest
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.base import device_of

@@ -25,8 +25,8 @@ from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import settings_of
 from classwise.auditing.run.result import Audit, about_of
 from classwise.auditing.run.suite import parse_attacks
-from classwise.core.storage import ResultFolder
-from classwise.core.threat import Threat
+from classwise.core.files.storage import ResultFolder
+from classwise.core.threat.ball import Threat
 
 CLASSES = 10
 CASES = ((10, 50_000), (100, 50_000), (1_000, 50_000), (100, 200_000))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from benchmarks.pairing import Timing, paired
 from benchmarks.tables import table
 from benchmarks.training_step import images
-from classwise.core.description import PassCounts
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.description import PassCounts
+from classwise.core.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names

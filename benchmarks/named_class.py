@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables import table
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.intervals import Estimate, clopper_pearson, lowest_interval, student
 from classwise.stats.paired import difference_of_minima, overall_difference

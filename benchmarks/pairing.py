@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.ratios import Ratio, recorded
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.tables import table
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 
 HISTORY = Path(__file__).parent / "history.csv"
 COLUMNS = (

@@ -16,9 +16,9 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import fastest
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of

@@ -31,8 +31,8 @@ import torch
 from safetensors import safe_open
 
 import classwise as cw
-from classwise.core.ownership import OWNER
-from classwise.core.rates import Rates, named_rates
+from classwise.core.compute.rates import Rates, named_rates
+from classwise.core.files.ownership import OWNER
 from classwise.models import load_model, save_weights
 from classwise.models.weights import METADATA_KEY
 from classwise.papers import catalogue

@@ -12,10 +12,10 @@ from benchmarks.pairing import paired
 from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job, queue
-from classwise.core.config import make
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import fastest
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.base import device_of

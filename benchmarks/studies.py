@@ -22,7 +22,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 from classwise.reporting.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 

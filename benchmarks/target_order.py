@@ -20,7 +20,7 @@ import classwise as cw
 from benchmarks.tables import table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGDT
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 
 FIRST = (1, 2, 4, 9)

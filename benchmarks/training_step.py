@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.pairing import paired
 from benchmarks.tables import table
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
 from classwise.data import Images
 from classwise.models import build_model
 from classwise.training.folder import Run

@@ -21,7 +21,7 @@ from scipy import stats
 from benchmarks import ratios
 from benchmarks.tables import table
 from benchmarks.worst_class import OUTCOMES
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 from classwise.stats.two_phase import (
     UNKNOWN,
     Survivors,

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks import ratios
 from benchmarks.replay import RecordedAudit, replay
 from benchmarks.tables import table
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 from classwise.stats.best_arm import Rules, default_sample_size, default_tolerance
 
 RECORDED = Path(__file__).parents[1] / "docs" / "results" / "worst-class"

@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from classwise.core import compilation
+from classwise.core.compute import compilation
 
 from .pretend_streams import CUDAGraph, Event, Graphs, Stream, tensors_in, used
 

@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 import classwise as cw
-from classwise.core.arguments import Arguments
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Arguments
 
 ROOT = Path(__file__).parents[1]
 FURTHER = {
     "auditing.run.corruptions": "audit_corruptions",
     "auditing.run.cost": "estimate",
-    "core.threat": "Threat.parse Threat.with_epsilon",
+    "core.threat.ball": "Threat.parse Threat.with_epsilon",
     "data.derived": "only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",
     "data.loading": "open_data",
@@ -125,7 +125,7 @@ def test_every_function_in_the_documents_is_decorated() -> None:
         and not module.startswith(("classwise.analysis", "classwise.papers"))
     ]
     per_step = ["classwise.training.schedules.class_weighting.apply_class_weights"]
-    assert lacking == ["classwise.core.config.configurable", *per_step]
+    assert lacking == ["classwise.core.settings.config.configurable", *per_step]
 
 
 def test_all_annotations_are_resolved() -> None:

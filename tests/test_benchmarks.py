@@ -35,7 +35,7 @@ from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.stats.counts import ClassCounts

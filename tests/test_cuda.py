@@ -27,13 +27,13 @@ from classwise.attacks.engine.queue import Queue
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.execution import Execution
-from classwise.core.config import make
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.precision import EXACT, Precision
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Precision
-from classwise.core.progress import NullProgress
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models.base import to_grid
 from classwise.models.modes import evaluating, frozen

@@ -25,8 +25,8 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards.budget import GUARDS
 from classwise.cli import main
 from classwise.cli.demo import SMALL
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import make
 from classwise.data import CORRUPTIONS, load_data
 from classwise.papers import catalogue
 from classwise.reporting.evidence.build import verify

@@ -17,7 +17,7 @@ from tools.imports import modules
 
 import classwise as cw
 from classwise import ATTACKS, Threat, metrics
-from classwise.core.config import make
+from classwise.core.settings.config import make
 from classwise.models import save_weights
 
 PUBLIC: dict[str, Any] = {

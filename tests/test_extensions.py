@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import Registry, with_installed
+from classwise.core.settings.registry import Registry, with_installed
 from classwise.papers import catalogue
 from classwise.stats import metric as stats_metric
 
@@ -29,7 +29,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet
 from classwise.models.zoo.small_cnn import SmallCNN
-from classwise.core.config import configurable
+from classwise.core.settings.config import configurable
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.schedules.cfa import CCM
 from classwise.stats.metric import metric

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine.graphed import VERIFIED
-from classwise.core.graphs import WARM_UP
+from classwise.core.compute.graphs import WARM_UP
 
 from .pretend_cuda import PretendCuda, convolves_in_tf32, multiplies_in_tf32
 from .toy_cells import Clock, toy

@@ -13,9 +13,9 @@ from benchmarks.gpu.cells import Result
 from benchmarks.training_step import prepared_trainer
 from torch import Tensor
 
-from classwise.core.compilation import Compiling
-from classwise.core.precision import Forward, Precision
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.compilation import Compiling
+from classwise.core.compute.precision import Forward, Precision
+from classwise.core.compute.rng import CounterRNG
 from classwise.models.fusion import Fusion
 
 from .pretend_cuda import PretendCuda

@@ -97,7 +97,7 @@ def undocumented() -> Iterator[str]:
     """A line for each public class or function without an example, and each part without a source or an example."""
     import classwise
     from classwise.attacks import ATTACKS
-    from classwise.core.description import Described
+    from classwise.core.settings.description import Described
     from classwise.training import OBJECTIVES, SCHEDULES
 
     for name in classwise.__all__:

@@ -28,12 +28,12 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
 from classwise.cli.help import HELP_ALL
-from classwise.core.bibliography import PAPERS, line_of
-from classwise.core.config import describe, make, relative_step
-from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import Registry
-from classwise.core.threat import Threat
+from classwise.core.settings.bibliography import PAPERS, line_of
+from classwise.core.settings.config import describe, make, relative_step
+from classwise.core.settings.description import summary
+from classwise.core.settings.registry import Registry
+from classwise.core.threat.ball import Threat
 from classwise.stats.metric import all_metrics
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources

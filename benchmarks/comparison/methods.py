@@ -19,9 +19,9 @@ import torch
 from benchmarks.tables import conditions
 from classwise.auditing.run.options import AuditOptions
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import lock
-from classwise.core.progress import NullProgress
-from classwise.core.storage import write_text
+from classwise.core.files.ownership import lock
+from classwise.core.files.storage import write_text
+from classwise.core.progress.listener import NullProgress
 from classwise.data import Images, load_data
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.logit_adjustment import adjust_logits

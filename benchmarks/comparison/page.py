@@ -23,7 +23,7 @@ from benchmarks.tables import table
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.result import Audit
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
 

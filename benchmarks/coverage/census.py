@@ -16,7 +16,7 @@ import pandas as pd
 
 from benchmarks.coverage.base import Simulation
 from benchmarks.tables import table
-from classwise.core.csv_files import write_csv
+from classwise.core.files.csv_files import write_csv
 
 SOURCE = Path(__file__).parents[2] / "src" / "classwise"
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -17,7 +17,7 @@ from benchmarks.gpu.cells import Result, Stage, Timer, run_cells
 from benchmarks.pairing import Timing
 from benchmarks.tables import table
 from benchmarks.training_step import network
-from classwise.core.float32 import true_float32
+from classwise.core.compute.float32 import true_float32
 
 ROUNDS = 7
 MATRIX = "bfloat16"

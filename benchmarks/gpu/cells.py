@@ -20,7 +20,7 @@ from benchmarks.gpu.machine import NOT_COMPARED
 from benchmarks.pairing import Timing, paired
 from benchmarks.tables import table
 from classwise.core.errors import first_line
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 
 SECONDS = 90.0
 """The time limit of a cell, which makes as many rounds as fit."""

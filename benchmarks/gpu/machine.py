@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import classwise
-from classwise.core.environment import environment
+from classwise.core.compute.environment import environment
 
 ROOT = Path(__file__).parents[2]
 NOT_COMPARED = frozenset({"commit", "modified"})

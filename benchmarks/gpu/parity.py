@@ -25,11 +25,11 @@ from benchmarks.training_step import images as random_images
 from benchmarks.training_step import prepared_trainer
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.core.config import make
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT, FAST, Precision
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT, FAST, Precision
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import load_model
 from classwise.models.fusion import TOLERANCE, Fusion

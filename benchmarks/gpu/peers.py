@@ -27,10 +27,10 @@ from benchmarks.training_step import BaselineStep, PlainStep, prepared_trainer
 from benchmarks.training_step import images as random_images
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine import Engine
+from classwise.core.compute.float32 import tf32
+from classwise.core.compute.graphs import WARM_UP
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.float32 import tf32
-from classwise.core.graphs import WARM_UP
-from classwise.core.precision import fastest
 from classwise.training.graphed_step import VERIFIED
 
 EPSILON = 8 / 255

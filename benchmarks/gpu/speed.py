@@ -24,11 +24,11 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.engine.passes import Passes, value_and_gradient
-from classwise.core.config import make
-from classwise.core.float32 import true_float32
-from classwise.core.graphs import WARM_UP, Graphs
-from classwise.core.precision import EXACT, FAST
-from classwise.core.threat import Threat
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.graphs import WARM_UP, Graphs
+from classwise.core.compute.precision import EXACT, FAST
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training.graphed_step import MEASURED, VERIFIED
 
 EPOCH = 50_000

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from classwise.auditing.run.seeds import audit_seeds as audit_seeds
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
+    from classwise.core.compute.precision import Precision as Precision
     from classwise.core.errors import ClasswiseError as ClasswiseError
-    from classwise.core.precision import Precision as Precision
-    from classwise.core.threat import Threat as Threat
+    from classwise.core.threat.ball import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
     from classwise.data.loading import stream_data as stream_data
@@ -57,14 +57,14 @@ _PUBLIC = {
     "Board": "classwise.reporting.board.result",
     "ClassWiseLoss": "classwise.training.class_wise_loss",
     "Comparison": "classwise.auditing.compare.comparison",
-    "Precision": "classwise.core.precision",
+    "Precision": "classwise.core.compute.precision",
     "Curve": "classwise.auditing.curve.result",
     "Images": "classwise.data.images",
     "Normalized": "classwise.models.normalization",
     "Outcomes": "classwise.auditing.outcomes.table",
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
-    "Threat": "classwise.core.threat",
+    "Threat": "classwise.core.threat.ball",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "adjust_logits": "classwise.training.posthoc.logit_adjustment",

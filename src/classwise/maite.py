@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from classwise.auditing.run.attack import attack
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core import limits
-from classwise.core.arguments import BatchSize, Level, checked
-from classwise.core.config import Seed
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_names
-from classwise.core.tensors import as_tensor
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.settings import limits
+from classwise.core.settings.arguments import BatchSize, Level, checked
+from classwise.core.settings.config import Seed
+from classwise.core.settings.names import checked_names
+from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Images, as_pixels
 from classwise.data.maite import label_of
 from classwise.models.base import bare, device_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.sweeps.jobs import Call
@@ -70,7 +70,7 @@ def make(call: Call) -> None:
     Raises:
         ClasswiseError: if the function is unknown or does not have these arguments; or as the function.
     """
-    from classwise.core.command_line import recorded
+    from classwise.core.settings.command_line import recorded
 
     function: Callable[..., Any] = FUNCTIONS.load(call.function)
     arguments = call.bound(function)

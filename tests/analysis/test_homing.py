@@ -15,10 +15,10 @@ from classwise.analysis.homing import Homing, homing
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Precision
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.stats.paired import paired_interval

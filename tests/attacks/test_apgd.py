@@ -16,11 +16,11 @@ from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT, AutoPGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.core.config import configurable, describe
+from classwise.core.compute.precision import EXACT, Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import warn_once
-from classwise.core.precision import EXACT, Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Norm, Threat
+from classwise.core.settings.config import configurable, describe
+from classwise.core.threat.ball import Norm, Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

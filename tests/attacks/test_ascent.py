@@ -11,10 +11,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent, TemperaturePGD
 from classwise.attacks.losses import margin
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Norm, Threat
+from classwise.core.threat.ball import Norm, Threat
 
 from .models import Linear, Small, images
 

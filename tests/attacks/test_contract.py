@@ -18,9 +18,9 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Norm, Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Norm, Threat
 
 from .models import Small, images
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.engine.decisions import decide
-from classwise.core.config import describe, make
+from classwise.core.compute.repeats import RepeatRule, Repeats
 from classwise.core.errors import ClasswiseError
-from classwise.core.repeats import RepeatRule, Repeats
-from classwise.core.threat import Threat
+from classwise.core.settings.config import describe, make
+from classwise.core.threat.ball import Threat
 from tests.attacks.blocks import joined
 from tests.attacks.models import Small, images
 

@@ -19,11 +19,11 @@ from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.attacks.losses import margin
 from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
-from classwise.core.config import configurable
+from classwise.core.compute.precision import EXACT, Forward, Precision
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Forward, Precision
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import configurable
+from classwise.core.threat.ball import Threat
 
 from .blocks import COLUMNS, joined
 from .models import Linear, Small, images

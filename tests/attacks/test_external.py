@@ -18,9 +18,9 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.models.logits import LogitsModel
 
 from .models import Linear, Small, images

@@ -22,12 +22,12 @@ from classwise.attacks.engine.passes import CountedForward
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.queue import BatchSizes
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.config import make
+from classwise.core.compute.graphs import FEWEST_STEPS, WARM_UP, waits_noted
+from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.graphs import FEWEST_STEPS, WARM_UP, waits_noted
-from classwise.core.precision import Precision
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
 from classwise.training.posthoc.validation import robust_counts
 from classwise.training.recipe import Recipe

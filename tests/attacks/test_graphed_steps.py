@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine.graphed import VERIFIED, GraphedSteps, GraphUse
+from classwise.core.compute.graphs import WARM_UP
+from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.graphs import WARM_UP
-from classwise.core.precision import Precision
 
 from ..pretend_cuda import PretendCuda
 from ..pretend_streams import CUDAGraph

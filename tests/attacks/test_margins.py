@@ -14,9 +14,9 @@ from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.margins import MD, PMA
 from classwise.attacks.losses import margin
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Norm, Threat
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Norm, Threat
 
 from .models import Linear, images
 

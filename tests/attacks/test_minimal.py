@@ -15,11 +15,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT, Precision
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Precision
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Norm, Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Norm, Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

@@ -12,9 +12,9 @@ import classwise as cw
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.losses import margin
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

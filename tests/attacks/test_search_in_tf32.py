@@ -14,10 +14,10 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine import Engine, Job, Passes
 from classwise.attacks.engine.queue import _FAILURES, Queue
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda, convolves_in_tf32
 from .models import Small, images

@@ -15,9 +15,9 @@ from classwise.attacks.engine import CountedForward, Engine, Job
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.minimal.fab import FABTargeted
-from classwise.core.config import configurable, make
-from classwise.core.precision import Precision
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import Precision
+from classwise.core.settings.config import configurable, make
+from classwise.core.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images

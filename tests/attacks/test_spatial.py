@@ -13,11 +13,11 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.losses import margin
 from classwise.attacks.spatial import SpatialGrid, SpatialPGD, _sampled, transformed
-from classwise.core.config import make
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images

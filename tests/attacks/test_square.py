@@ -14,9 +14,9 @@ import classwise as cw
 from classwise.attacks.blackbox.square import SCHEDULED, Square, _bump, _bump_pair, _moved
 from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.losses import margin
-from classwise.core.precision import EXACT, Precision
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import EXACT, Precision
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
 
 from .models import Linear, Small, images
 

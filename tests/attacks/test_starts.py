@@ -14,10 +14,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 
 from .test_contract import named
 

@@ -15,9 +15,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 
 from .models import Linear, images
 

@@ -16,9 +16,9 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.run.audit import audit
-from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.settings.config import describe, make
+from classwise.core.threat.ball import Threat
 from classwise.models import fingerprint, save_weights
 from classwise.models.loading.loader import load_model
 

@@ -8,8 +8,8 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
-from classwise.core.config import Count, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, configurable
 
 
 @configurable

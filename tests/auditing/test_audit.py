@@ -17,9 +17,9 @@ from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.config import configurable
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
+from classwise.core.settings.config import configurable
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 from classwise.stats.metrics import confidence_variance
@@ -189,7 +189,7 @@ def test_progress_sums_to_the_announced_total() -> None:
 def test_a_radius_for_each_image() -> None:
     data = toys.images()
     epsilon = torch.where(data.y == 1, 0.0, EPSILON)
-    from classwise.core.threat import Threat
+    from classwise.core.threat.ball import Threat
 
     result = run(data=data, threat=Threat("Linf", epsilon))
     rows = result.outcomes.rows("pgd")

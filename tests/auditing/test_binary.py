@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
 from classwise.auditing.run.cost import estimate
-from classwise.core.config import make
+from classwise.core.settings.config import make
 from classwise.data.stream import Stream
 from classwise.reporting import report
 from tests.auditing import toys

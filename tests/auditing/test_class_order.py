@@ -21,7 +21,7 @@ from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit, AuditWarning
-from classwise.core.precision import EXACT
+from classwise.core.compute.precision import EXACT
 from classwise.data.images import Images
 from classwise.stats.class_order import images_needed
 from classwise.stats.counts import IntArray

@@ -15,8 +15,8 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
-from classwise.core.config import describe, make
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import describe, make
 
 LABELS = np.repeat([0, 1], 10)
 

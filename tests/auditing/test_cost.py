@@ -18,7 +18,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run import cost as cost_module
 from classwise.auditing.run.cost import CostEstimate, estimate
 from classwise.auditing.run.result import Audit
-from classwise.core.precision import EXACT
+from classwise.core.compute.precision import EXACT
 from classwise.data.images import Images
 from tests.attacks.test_contract import named
 from tests.auditing import toys

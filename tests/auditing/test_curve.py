@@ -17,9 +17,9 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.curve.bisection import Bisection, Brackets
 from classwise.auditing.curve.result import COLUMNS, Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.core.config import configurable
+from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Forward
+from classwise.core.settings.config import configurable
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.stream import Stream

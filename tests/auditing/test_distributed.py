@@ -1,4 +1,4 @@
-"""Audits shared by several processes, and the collectives of `classwise.core.distributed`."""
+"""Audits shared by several processes, and the collectives of `classwise.core.compute.distributed`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from torch.nn import functional
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.result import Audit
-from classwise.core import distributed as processes
-from classwise.core.distributed import (
+from classwise.core.compute import distributed as processes
+from classwise.core.compute.distributed import (
     ProcessFailedError,
     ProcessGroup,
     UndeliveredError,

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import classwise as cw
 from classwise.analysis.similarity import similarity
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
-from classwise.core.config import make
-from classwise.core.precision import EXACT, FAST
+from classwise.core.compute.precision import EXACT, FAST
+from classwise.core.settings.config import make
 from classwise.models.logits import SelectedLogits
 from classwise.reporting import report
 from tests.auditing import toys

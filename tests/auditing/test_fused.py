@@ -9,7 +9,7 @@ from torch import nn
 
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.precision import EXACT, FAST, Precision
+from classwise.core.compute.precision import EXACT, FAST, Precision
 from classwise.reporting.provenance import settings_of
 from tests.auditing import toys
 from tests.auditing.listening import Listener

@@ -20,7 +20,7 @@ from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.inputs import grouped
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
 from classwise.data.images import Images
 
 from . import toys

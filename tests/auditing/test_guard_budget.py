@@ -22,10 +22,10 @@ from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.storage import write_text
-from classwise.core.threat import Threat
+from classwise.core.files.storage import write_text
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from tests.auditing import toys
 

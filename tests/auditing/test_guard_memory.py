@@ -18,8 +18,8 @@ from classwise.auditing.guards import evidence as evidence_module
 from classwise.auditing.guards.evidence import Memory, memory_of
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.precision import EXACT
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import EXACT
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 
 from . import toys

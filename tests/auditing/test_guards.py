@@ -26,10 +26,10 @@ from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.auditing.run.suite import parse_attacks
-from classwise.core.config import configurable
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.threat import large_radius_text
+from classwise.core.settings.config import configurable
+from classwise.core.threat.ball import large_radius_text
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits

@@ -13,7 +13,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.data.loading import load_data

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.auditing.guards.model import _difference
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.precision import EXACT
+from classwise.core.compute.precision import EXACT
 from classwise.data.images import Images
 from classwise.reporting import report
 from tests.auditing import toys

@@ -21,8 +21,8 @@ from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.precision import EXACT
 from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import Fronted, sign, without_gradients

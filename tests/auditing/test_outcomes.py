@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import CHECKSUMS
 
 LABELS = [0, 0, 1, 1, 2, 2]
 CLEAN = [0, 0, 1, 1, 2, 0]

@@ -16,8 +16,8 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.config import make
-from classwise.core.precision import EXACT, FAST, Precision
+from classwise.core.compute.precision import EXACT, FAST, Precision
+from classwise.core.settings.config import make
 from tests.attacks.test_contract import SHORT
 from tests.auditing import toys
 

@@ -15,8 +15,8 @@ import torch
 import classwise as cw
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
+from classwise.core.compute.precision import FAST
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FAST
 from tests.auditing.public_data import SETTINGS, images
 from tests.models.public_networks import PUBLIC
 

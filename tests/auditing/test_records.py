@@ -18,9 +18,9 @@ from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
-from classwise.core.command_line import recorded
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
+from classwise.core.settings.command_line import recorded
 from classwise.data.stream import Stream
 from classwise.models.loading.loader import load_model
 from classwise.models.normalization import Normalized

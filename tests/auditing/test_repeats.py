@@ -23,10 +23,10 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.repeats import RepeatRule
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.precision import EXACT
-from classwise.core.repeats import RepeatRule
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 from classwise.data.images import Images
 from classwise.reporting import report
 from classwise.reporting.exports import export

@@ -16,7 +16,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit, AuditWarning
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
 from classwise.stats.intervals import lowest_interval
 
 NAMES = ["cat", "dog"]

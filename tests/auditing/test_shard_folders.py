@@ -15,9 +15,9 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.precision import EXACT
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
 from tests.auditing import toys
 
 DATA, NET = toys.images(30, classes=3), toys.model(3)

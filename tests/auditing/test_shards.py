@@ -23,9 +23,9 @@ from classwise.auditing.run.merging import is_finished, shard_folder
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.cli.sharding import options_of
+from classwise.core.compute.precision import EXACT, FAST
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.precision import EXACT, FAST
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.data.stream import Stream
 from tests.auditing import toys

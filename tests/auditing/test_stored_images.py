@@ -20,9 +20,9 @@ from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images, to_unit
 from classwise.data.stream import Stream
 from classwise.reporting import report

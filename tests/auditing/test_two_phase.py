@@ -27,8 +27,8 @@ from classwise.auditing.run.sampling import TwoPhaseEstimator, candidates, succe
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.reporting import export, report
 from classwise.reporting.robustbench import robustbench

@@ -21,8 +21,8 @@ from classwise.auditing.run import inputs
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.cli import main
+from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
 from classwise.data.stream import Stream
 from classwise.models import fingerprint, load_model
 from tests.auditing import toys

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from classwise.cli import installation
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.failures import failure
-from classwise.core import installation, user_code
+from classwise.cli.installation import changed_package
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.installation import changed_package
+from classwise.core.settings import user_code
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from classwise.core.ownership import OWNER, owned
+from classwise.core.files.ownership import OWNER, owned
 
 from .conftest import Classwise
 

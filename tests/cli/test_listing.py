@@ -10,7 +10,7 @@ from PIL import Image
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
-from classwise.core.config import describe, make
+from classwise.core.settings.config import describe, make
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.training.recipe import Recipe

@@ -13,7 +13,7 @@ import pytest
 
 from classwise.attacks.engine import Engine
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import check_writable
+from classwise.core.files.storage import check_writable
 from classwise.papers.store import Store
 from classwise.reporting import pages
 from classwise.training.folder import Run

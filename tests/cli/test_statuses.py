@@ -230,7 +230,7 @@ def test_an_installed_package_that_is_called_is_user_code(
     classwise: Classwise, nets: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Known by who called it, as its files lie beside those of torch."""
-    monkeypatch.setattr("classwise.core.user_code._installed", lambda: [str(nets), *sys.path[1:]])
+    monkeypatch.setattr("classwise.core.settings.user_code._installed", lambda: [str(nets), *sys.path[1:]])
     said = classwise("audit", "mynets:build_exit", *AUDIT, f"--out={nets / 'audit'}")
     assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:36) exited with SystemExit(0)\n")
 

@@ -18,8 +18,8 @@ import torch
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.cli import console, main
-from classwise.core import interruption
-from classwise.core.interruption import Terminated, deferred, signals, stop_point
+from classwise.core.progress import interruption
+from classwise.core.progress.interruption import Terminated, deferred, signals, stop_point
 from classwise.training.folder import Which
 from classwise.training.trainer import Trainer
 

@@ -103,7 +103,7 @@ def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFix
 STOPPED = """
 import signal, sys, threading, time
 from pathlib import Path
-from classwise.core.interruption import Terminated, signals
+from classwise.core.progress.interruption import Terminated, signals
 from classwise.sweeps.executors.ray import Ray
 from classwise.sweeps.tasks import attempts
 def stop():

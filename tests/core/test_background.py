@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.background import BackgroundWriter
 from classwise.core.errors import ClasswiseError
+from classwise.training.background import BackgroundWriter
 
 from ..pretend_cuda import PretendCuda
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.core.command_line import FROM_PYTHON, LONGEST, command_text, recorded, recorded_command
-from classwise.core.environment import continued, environment
+from classwise.core.compute.environment import continued, environment
+from classwise.core.settings.command_line import FROM_PYTHON, LONGEST, command_text, recorded, recorded_command
 
 SECRET = "Tr0ub4dor3xyz"
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.attacks.engine import CountedForward, Engine, Finished, Job, graphed
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core import compilation
-from classwise.core.compilation import COLD, RECORD, STARTUP, VARIABLE, Compiling, Cost, worthwhile
+from classwise.core.compute import compilation
+from classwise.core.compute.compilation import COLD, RECORD, STARTUP, VARIABLE, Compiling, Cost, worthwhile
+from classwise.core.compute.graphs import WARM_UP
+from classwise.core.compute.precision import FAST, Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.graphs import WARM_UP
-from classwise.core.precision import FAST, Precision
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.models import load_model
 from classwise.models.fusion import Fusion
 from classwise.models.modes import evaluating, frozen

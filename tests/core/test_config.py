@@ -13,10 +13,10 @@ import pytest
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.config import Count, Number, Seed, Share, describe, flat_options, make, parse_spec
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import Registry
-from classwise.core.storage import check_writable, replacing, write_text
+from classwise.core.files.storage import check_writable, replacing, write_text
+from classwise.core.settings.config import Count, Number, Seed, Share, describe, flat_options, make, parse_spec
+from classwise.core.settings.registry import Registry
 
 
 def line_of(work: Callable[[], object]) -> str:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from classwise.core.csv_files import csv_columns, csv_text, original_text, spreadsheet_text, write_csv
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.csv_files import csv_columns, csv_text, original_text, spreadsheet_text, write_csv
 
 SPECIAL = "=+-@'\"\t\r\n;,|a1 \x00\x07\x0b\x0c\x1b\x1c\x85\u00a0\u200b\u202e\u2028\u2029\ufeff\uff1d"
 TEXTS = st.text(st.sampled_from(SPECIAL) | st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import check_writable, write_text
+from classwise.core.files.destinations import is_stdout
+from classwise.core.files.storage import check_writable, write_text
 
 
 def test_a_link_remains_and_its_target_is_replaced(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_sockets_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_redirected_stdout_is_written_to_not_replaced(tmp_path: Path) -> None:
     """As with the shell's ``>>``: earlier content remains, in the order of writing."""
     code = (
-        "import sys; from classwise.core.storage import write_text\n"
+        "import sys; from classwise.core.files.storage import write_text\n"
         "print('first'); write_text(sys.argv[1], 'second\\n'); print('third')"
     )
     log = tmp_path / "log"

@@ -16,9 +16,9 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.auditing.run.cost import CostEstimate, estimate
-from classwise.core.config import make
-from classwise.core.determinism import WORKSPACE, deterministic_algorithms
+from classwise.core.compute.determinism import WORKSPACE, deterministic_algorithms
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import make
 from classwise.training.recipe import Recipe
 from classwise.training.trainer import Trainer
 

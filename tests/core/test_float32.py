@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import backends
 
-from classwise.core.float32 import tf32, true_float32
+from classwise.core.compute.float32 import tf32, true_float32
 
 from ..pretend_cuda import convolves_in_tf32, multiplies_in_tf32
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.graphs import Captured, SideStream, first_line
+from classwise.core.compute.graphs import Captured, SideStream, first_line
 
 from ..pretend_cuda import PretendCuda
 from ..pretend_streams import Stream

@@ -13,9 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.grid import from_levels, levels_of, rounded, snapped
-from classwise.core.threat import Threat
-from classwise.core.threat_text import Norm
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.grid import from_levels, levels_of, rounded, snapped
+from classwise.core.threat.text import Norm
 from classwise.data.images import to_unit
 
 NORMS = st.sampled_from(["Linf", "L2", "L1", "recolour"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from classwise.attacks import ATTACKS
-from classwise.core import limits
-from classwise.core.config import number, parse_spec, read_yaml
 from classwise.core.errors import LONGEST, ClasswiseError, one_line
-from classwise.core.registry import Registry
-from classwise.core.threat import Threat
+from classwise.core.settings import limits
+from classwise.core.settings.config import number, parse_spec, read_yaml
+from classwise.core.settings.registry import Registry
+from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.models.loading.sources import SOURCES
 from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SELECTIONS

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import classwise as cw
-from classwise.core.memory_format import channels_last, copy_of, format_of, is_contiguous
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision
+from classwise.core.compute.memory_format import channels_last, copy_of, format_of, is_contiguous
+from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision
 from classwise.models.fusion import Fusion
 from classwise.models.logits import LogitsModel
 from classwise.models.modes import frozen

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_name, checked_names, checked_text, numbered_names
+from classwise.core.settings.names import checked_name, checked_names, checked_text, numbered_names
 
 PRINTED = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(str.strip)
 

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from classwise.auditing.run.audit import audit
-from classwise.core import ownership
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import ATTEMPT, OWNER, Attempt, contents, owned
-from classwise.core.storage import write_text
+from classwise.core.files import ownership
+from classwise.core.files.ownership import ATTEMPT, OWNER, Attempt, contents, owned
+from classwise.core.files.storage import write_text
 from classwise.training.train import train
 from tests.auditing import toys
 
@@ -29,7 +29,7 @@ HOLD = """
 import sys, time
 from collections.abc import Iterator
 from pathlib import Path
-from classwise.core.ownership import owned
+from classwise.core.files.ownership import owned
 with owned(Path(sys.argv[1])):
     print("owned", flush=True)
     time.sleep(60)

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.auditing.run.audit import audit
-from classwise.core import compilation
-from classwise.core.compilation import Compiling
-from classwise.core.config import make
+from classwise.core.compute import compilation
+from classwise.core.compute.compilation import Compiling
+from classwise.core.compute.memory_format import channels_last
+from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.memory_format import channels_last
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.models import load_model
 from classwise.sweeps.plan import Plan

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import classwise as cw
-from classwise.core import progress_display
-from classwise.core.progress import NullProgress
-from classwise.core.progress_display import Lines, NotebookBar, listening
+from classwise.core.progress import display as progress_display
+from classwise.core.progress.display import Lines, NotebookBar, listening
+from classwise.core.progress.listener import NullProgress
 from tests.auditing.toys import images, model
 
 

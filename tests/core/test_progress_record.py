@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import classwise as cw
-from classwise.core import progress_record
-from classwise.core.ownership import OWNER, owned
-from classwise.core.progress import NullProgress
-from classwise.core.progress_record import FILE, ProgressRecord, read_progress, recorded
+from classwise.core.files.ownership import OWNER, owned
+from classwise.core.progress import record as progress_record
+from classwise.core.progress.listener import NullProgress
+from classwise.core.progress.record import FILE, ProgressRecord, read_progress, recorded
 from tests.auditing import toys
 from tests.training.on_digits import TINY
 

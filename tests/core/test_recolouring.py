@@ -10,9 +10,9 @@ import classwise as cw
 from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
-from classwise.core import recolouring
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat import recolouring
+from classwise.core.threat.ball import Threat
 
 from ..attacks.models import Linear, Small, images
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import CHECKSUMS, MARKERS, ResultFolder, matches
+from classwise.core.files.storage import CHECKSUMS, MARKERS, ResultFolder, matches
 
 SETTINGS = {"seed": 0, "attacks": {"pgd": {"steps": 5}}}
 

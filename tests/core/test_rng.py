@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import classwise as cw
-from classwise.core.rng import CounterRNG, generators_restored, seed_generators
+from classwise.core.compute.rng import CounterRNG, generators_restored, seed_generators
 
 from ..pretend_cuda import PretendCuda
 

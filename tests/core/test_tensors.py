@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from classwise.core.compute.tensors import as_array, as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.tensors import as_array, as_tensor
 
 
 class Named(Tensor):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.config import describe, make
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.config import describe, make
 from classwise.data import AUGMENTATIONS, crop_flip
 from classwise.data.augment import Augmentation
 

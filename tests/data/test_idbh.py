@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.data import idbh
 from classwise.data.idbh import IDBHWeak, coloured, crop_shifted, shaped
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.data.formats.layout import looks_channels_last
 from classwise.data.stream import Stream, as_data

@@ -17,8 +17,8 @@ import pandas as pd
 from classwise.auditing.outcomes import writer
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
-from classwise.core.precision import EXACT
-from classwise.core.progress import NullProgress
+from classwise.core.compute.precision import EXACT
+from classwise.core.progress.listener import NullProgress
 from tests.auditing import toys
 
 STAGES: Mapping[str, str] = {

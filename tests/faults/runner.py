@@ -75,7 +75,7 @@ class Faults:
 
     def count_collectives(self) -> None:
         """Count collectives, too, since processes other than rank 0 write few files."""
-        from classwise.core import distributed as processes
+        from classwise.core.compute import distributed as processes
 
         def counted(name: str) -> Callable[..., Any]:
             original = getattr(processes._TorchProcessGroup, name)

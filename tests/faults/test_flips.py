@@ -13,7 +13,7 @@ import pytest
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
 from classwise.training.folder import Run

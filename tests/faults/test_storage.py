@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core import storage
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import (
+from classwise.core.files import storage
+from classwise.core.files.storage import (
     CHECKSUMS,
     check_writable,
     is_unused,

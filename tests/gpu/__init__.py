@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 
-from classwise.core.determinism import WORKSPACE, WORKSPACES
+from classwise.core.compute.determinism import WORKSPACE, WORKSPACES
 
 PRETENDED = os.environ.get("PRETEND_CUDA") == "1"
 MARKS = [

@@ -11,10 +11,10 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, CountedForward, Engine, Job
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Norm, Threat
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Norm, Threat
 from classwise.models.modes import evaluating, frozen
 
 from ..attacks.models import Small, images

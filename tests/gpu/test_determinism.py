@@ -11,9 +11,9 @@ import torch
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
-from classwise.core.config import make
-from classwise.core.determinism import deterministic_algorithms
-from classwise.core.threat import Threat
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training.folder import Run
 
 from ..training.killing import KillAt, Killed

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from classwise.core.float32 import true_float32
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.compute.float32 import true_float32
+from classwise.core.progress.listener import NullProgress
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

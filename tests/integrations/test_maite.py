@@ -29,7 +29,7 @@ follow_imports = silent
 [mypy-classwise,classwise.*,torch.*,pydantic.*]
 follow_imports = skip
 ignore_missing_imports = true
-[mypy-classwise.maite,classwise.core.arguments]
+[mypy-classwise.maite,classwise.core.settings.arguments]
 follow_imports = silent
 """
 

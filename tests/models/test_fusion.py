@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.precision import FAST, Forward, Precision
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import FAST, Forward, Precision
+from classwise.core.threat.ball import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.folding import foldable
 from classwise.models.fused_copy import FusedCopy

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.precision import FAST, Precision
+from classwise.core.compute.precision import FAST, Precision
 from classwise.models.folding import foldable
 from classwise.models.fusion import Fusion, Snapshot
 from tests.models.samples import trained

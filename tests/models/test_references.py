@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import load_object
+from classwise.core.settings.registry import load_object
 from classwise.models import build_model, load_model
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.loading.sources import SOURCES

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS
+from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.models import fingerprint, load_model, save_weights
 from classwise.models.weights import METADATA_KEY
 from tests.models.samples import tiny

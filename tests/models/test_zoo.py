@@ -16,7 +16,7 @@ from classwise.models.zoo.small_cnn import SmallCNN
 from classwise.models.zoo.wideresnet import WideResNet
 
 NARROW = {"densenet121": 1 / 16, "densenet169": 1 / 16, "wrn-28-10": 1 / 20, "wrn-34-10": 1 / 20, "wideresnet": 1 / 20}
-"""At least eight channels; see `classwise.core.precision` for fewer."""
+"""At least eight channels; see `classwise.core.compute.precision` for fewer."""
 
 
 def parameters(model: nn.Module) -> int:

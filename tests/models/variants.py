@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.precision import Forward, Precision
+from classwise.core.compute.precision import Forward, Precision
 from tests.models.samples import trained
 
 EXACT = Precision(channels_last=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from classwise.core.ownership import FolderInUseError, owned
+from classwise.core.files.ownership import FolderInUseError, owned
 from classwise.papers.catalogue import runnable
 from classwise.papers.result import Result
 from classwise.papers.runner import run

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import make
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiments.protocol import HYPERSPHERE

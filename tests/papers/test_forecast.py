@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from classwise.core.compute.rates import RATES
 from classwise.core.errors import ClasswiseError
-from classwise.core.rates import RATES
 from classwise.data import DATA
 from classwise.models import build_model
 from classwise.papers.catalogue import experiment

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from classwise.auditing.run.result import Audit
-from classwise.core.config import configurable
-from classwise.core.precision import FAST
+from classwise.core.compute.precision import FAST
+from classwise.core.settings.config import configurable
 from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Measurement, Test

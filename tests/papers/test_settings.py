@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from classwise.core.config import configurable
+from classwise.core.settings.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at

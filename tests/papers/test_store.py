@@ -10,9 +10,9 @@ import pytest
 
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import OWNER, FolderInUseError, contents, owned
-from classwise.core.progress import NullProgress
-from classwise.core.storage import CHECKSUMS, replacing
+from classwise.core.files.ownership import OWNER, FolderInUseError, contents, owned
+from classwise.core.files.storage import CHECKSUMS, replacing
+from classwise.core.progress.listener import NullProgress
 from classwise.data import load_data
 from classwise.papers import store as module
 from classwise.papers.experiment import Context

@@ -22,8 +22,8 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.csv_files import original_text
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.csv_files import original_text
 from classwise.reporting import export, report
 from classwise.reporting.escape import (
     checked_svg,

@@ -19,7 +19,7 @@ import yaml
 import classwise as cw
 from classwise.auditing.policy import Policy
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
 from classwise.reporting.evidence import build, facts, page
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core import ownership
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import ATTEMPT, OWNER
+from classwise.core.files import ownership
+from classwise.core.files.ownership import ATTEMPT, OWNER
 from classwise.sweeps import commands
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import LOG, attempts, run_task, run_task_remotely

@@ -14,8 +14,8 @@ from torch import nn
 
 import classwise as cw
 from classwise.auditing.run.cost import estimate
+from classwise.core.compute.rates import RATES, named_rates
 from classwise.core.errors import ClasswiseError
-from classwise.core.rates import RATES, named_rates
 from classwise.models import build_model, save_weights
 from classwise.sweeps.cost import estimate_sweep
 from classwise.sweeps.plan import Plan

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
 from classwise.run import main
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.run import prepare_sweep

@@ -18,8 +18,8 @@ from benchmarks import slices
 from safetensors.torch import load_file
 
 import classwise as cw
-from classwise.core.rates import RATES
-from classwise.core.storage import write_text
+from classwise.core.compute.rates import RATES
+from classwise.core.files.storage import write_text
 from classwise.models import build_model, save_weights
 from classwise.models.weights import fingerprint
 from classwise.papers.store import Store

@@ -16,8 +16,8 @@ import pytest
 
 import classwise as cw
 from classwise.cli import main
-from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.progress import interruption
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
 from classwise.sweeps.executors.local import Local
@@ -187,7 +187,7 @@ def test_a_failed_cell_does_not_stop_the_others(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
-    from classwise.core.ownership import owned
+    from classwise.core.files.ownership import owned
 
     sweep = prepare_sweep(PLAN, tmp_path / "sweep")
     with owned(sweep.path), pytest.raises(ClasswiseError, match="in use by"):

@@ -20,7 +20,7 @@ from classwise.cli import main
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.sharding import ShardOptions
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
+from classwise.core.files.ownership import owned
 from classwise.data import load_data
 from classwise.models import build_model, save_weights
 from classwise.run import main as run

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import OWNER, owned
-from classwise.core.progress import NullProgress
-from classwise.core.progress_record import FILE, recorded
+from classwise.core.files.ownership import OWNER, owned
+from classwise.core.progress.listener import NullProgress
+from classwise.core.progress.record import FILE, recorded
 from classwise.sweeps.cells import CHANGED, SweepFolder
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.run import prepare_sweep

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
+from classwise.core.files.ownership import owned
 from classwise.sweeps.executors import EXECUTORS
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.tasks import LOG, attempts, run_task

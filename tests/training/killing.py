@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
 
 
 class Killed(BaseException):

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat, large_radius_text
+from classwise.core.progress.listener import NullProgress
+from classwise.core.threat.ball import Threat, large_radius_text
 from classwise.data import Images, load_data
 from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe

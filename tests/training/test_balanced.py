@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from classwise.attacks import ATTACKS
-from classwise.core.config import make
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.balanced import Balanced, divergence_from_uniform

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
 from classwise.data import load_data
 from classwise.training.batches import Batches
 from classwise.training.folder import Run

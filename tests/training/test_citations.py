@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from classwise.core.bibliography import PAPERS, Paper
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.bibliography import PAPERS, Paper
 from classwise.training.citations import papers
 from classwise.training.recipe_files import recipe_names
 

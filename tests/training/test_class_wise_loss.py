@@ -13,7 +13,7 @@ from torch import nn
 
 import classwise as cw
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
 from classwise.training.class_wise_loss import ClassWiseLoss
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.zoo.heads import CosineHead
 from classwise.training import CRITERIA, OBJECTIVES

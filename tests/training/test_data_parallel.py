@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
 from classwise.training.objectives.base import TrainingBatch

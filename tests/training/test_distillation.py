@@ -13,10 +13,10 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
-from classwise.core.config import make
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.models.modes import frozen
 from classwise.training import OBJECTIVES, SCHEDULES
 from classwise.training.classes import ClassSettings, ClassSums

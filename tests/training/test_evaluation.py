@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import build_model
 from classwise.models.fused_copy import FusedCopy

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

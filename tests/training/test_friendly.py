@@ -11,11 +11,11 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT, Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import classwise as cw
-from classwise.core.config import configurable
+from classwise.core.compute.graphs import WARM_UP, Compared
 from classwise.core.errors import ClasswiseError
-from classwise.core.graphs import WARM_UP, Compared
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.config import configurable
 from classwise.training import graphed_step
 from classwise.training.classes import ClassSettings
 from classwise.training.folder import Run

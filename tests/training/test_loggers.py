@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
 from classwise.training.loggers.base import RUNS, Logger
 from classwise.training.loggers.mlflow import MLflow
 from classwise.training.loggers.tensorboard import TensorBoard

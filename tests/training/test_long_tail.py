@@ -11,9 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.stats.pareto import pareto_front
 from classwise.training import SCHEDULES
 from classwise.training.classes import ClassSettings

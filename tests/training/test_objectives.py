@@ -10,11 +10,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.core.config import make
+from classwise.core.compute.precision import EXACT, Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
@@ -128,7 +128,7 @@ def test_trades_maximises_the_divergence_from_a_small_normal_perturbation() -> N
 
 
 def test_a_bfloat16_step_is_near_the_exact_one(batch: TrainingBatch) -> None:
-    from classwise.core.precision import FAST
+    from classwise.core.compute.precision import FAST
 
     small = Small().eval()
     exact, points = worked("trades", EXACT.forward(small), batch, ClassSettings())

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from classwise.attacks import ATTACKS
-from classwise.core.bibliography import PAPERS, line_of, papers_of
-from classwise.core.config import make
-from classwise.core.description import CHANGES, Described, summary
-from classwise.core.registry import Registry
+from classwise.core.settings.bibliography import PAPERS, line_of, papers_of
+from classwise.core.settings.config import make
+from classwise.core.settings.description import CHANGES, Described, summary
+from classwise.core.settings.registry import Registry
 from classwise.training.citations import PARTS, sources
 
 REGISTERED = [(registry, name) for registry in PARTS for name in registry]

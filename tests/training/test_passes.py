@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.core.config import make
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.models.modes import frozen
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings

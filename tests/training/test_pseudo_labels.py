@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT
-from classwise.core.progress import NullProgress
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress
+from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models.modes import frozen
 from classwise.training.folder import Run

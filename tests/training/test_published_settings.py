@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from classwise.core.config import relative_step
-from classwise.core.threat import Threat
+from classwise.core.settings.config import relative_step
+from classwise.core.threat.ball import Threat
 from classwise.training.recipe import Recipe
 
 

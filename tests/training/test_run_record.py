@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from classwise.auditing.run.audit import audit
-from classwise.core.command_line import recorded
-from classwise.core.progress import NullProgress
+from classwise.core.progress.listener import NullProgress
+from classwise.core.settings.command_line import recorded
 from classwise.data import load_data
 from classwise.reporting.provenance import settings_of
 from classwise.training.train import train

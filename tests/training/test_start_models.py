@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
+from classwise.core.progress.listener import NullProgress
 from classwise.data import Images, load_data
 from classwise.training.folder import Run
 from classwise.training.posthoc.logit_adjustment import adjust_logits

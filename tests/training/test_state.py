@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS
+from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.training.averaging import Average
 from classwise.training.classes import ALWAYS, ClassSums
 from classwise.training.folder import Run

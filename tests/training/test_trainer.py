@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS
+from classwise.core.settings.config import configurable
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.affine import AffineNorms

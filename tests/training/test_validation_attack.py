@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
-from classwise.core.config import make
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.training.evaluation import Evaluation
 from classwise.training.folder import Run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.training.averaging import EMA, FAWA, IUTFAWA, Average, Averager, ChartFAWA
 from classwise.training.recipe import Recipe

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from classwise.cli import main
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import configurable
 from classwise.training import trainer
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.recipe import Recipe

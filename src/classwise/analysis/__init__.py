@@ -7,7 +7,7 @@ shared: `epochs` reads the epochs of a run as tables, and `feature_sets` generat
 
 from __future__ import annotations
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 
 ANALYSES: Registry[object] = Registry(
     "analysis",

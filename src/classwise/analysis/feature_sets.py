@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.config import Count, NonNegative, Positive, configurable
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.config import Count, NonNegative, Positive, configurable
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.models.modes import evaluating, frozen
 

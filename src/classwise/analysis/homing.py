@@ -23,12 +23,12 @@ from classwise.attacks.engine import Engine
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.precision import Precision, fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Precision, fastest
-from classwise.core.progress import Progress
-from classwise.core.storage import replacing
-from classwise.core.threat import Threat
+from classwise.core.files.storage import replacing
+from classwise.core.progress.listener import Progress
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap

@@ -13,8 +13,8 @@ import pandas as pd
 
 from classwise.analysis.base import AnalysisResult, last_iterates
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
 from classwise.reporting.figures.columns import Panel, column_panels
 from classwise.reporting.svg import Drawing
 from classwise.stats.bounded_means import mean_intervals

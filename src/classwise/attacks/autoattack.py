@@ -15,12 +15,12 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.suites import members
-from classwise.core.config import make
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.precision import EXACT, Precision, fastest
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.precision import EXACT, Precision, fastest
-from classwise.core.tensors import as_tensor
-from classwise.core.threat import Norm, Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Norm, Threat
 from classwise.models.base import device_of
 from classwise.models.logits import as_logits
 
@@ -45,7 +45,7 @@ class AutoAttack:
         device: not used; the attacks run on the device of the model.
         log_path: file to which the printed lines are appended.
         precision: how gradients are computed; success is always decided in float32. By default as fast as a GPU can
-            (`classwise.core.precision.fastest`), and in float32 on a CPU.
+            (`classwise.core.compute.precision.fastest`), and in float32 on a CPU.
 
     Raises:
         ClasswiseError: for an unknown norm, version or attack, a negative radius, or a model of TensorFlow.

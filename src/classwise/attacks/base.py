@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from classwise.core.description import Described
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import NORM_BALLS, Norm, Threat, ThreatLike
+from classwise.core.settings.description import Described
+from classwise.core.threat.ball import NORM_BALLS, Norm, Threat, ThreatLike
 
 State = dict[str, Tensor]
 """Columns of an attack in progress, each (N, ...).
@@ -73,8 +73,9 @@ class AttackInputs:
 class Attack(Described, ABC):
     """Base class of attacks.
 
-    Subclasses are frozen dataclasses (`classwise.core.config.configurable`). A step computes each row from that row
-    only, so the result for an image does not depend on its neighbours. A step must not synchronise with the device.
+    Subclasses are frozen dataclasses (`classwise.core.settings.config.configurable`). A step computes each row from
+    that row only, so the result for an image does not depend on its neighbours. A step must not synchronise with the
+    device.
 
     Example:
         >>> import torch

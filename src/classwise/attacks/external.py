@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
-from classwise.core.config import Count, configurable
-from classwise.core.default_device import default_of_user
+from classwise.core.compute.memory_format import contiguous, format_of
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import seeded
 from classwise.core.errors import ClasswiseError
-from classwise.core.memory_format import contiguous, format_of
-from classwise.core.precision import Forward
-from classwise.core.registry import is_builtin, load_object
-from classwise.core.rng import seeded
+from classwise.core.settings.config import Count, configurable
+from classwise.core.settings.default_device import default_of_user
+from classwise.core.settings.registry import is_builtin, load_object
 from classwise.models.base import bare
 
 

@@ -18,8 +18,8 @@ from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.config import Count, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, configurable
 
 ANGLE = math.radians(30)
 """The largest angle at radius 1."""

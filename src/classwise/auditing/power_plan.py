@@ -16,11 +16,11 @@ from pydantic import Field
 from classwise.auditing.compare.compare import Compared, compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count, Seed
 from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.threat import ThreatLike
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count, Seed
+from classwise.core.threat.ball import ThreatLike
 from classwise.stats.counts import FloatArray, IntArray
 from classwise.stats.crossed import Crossed
 from classwise.stats.intervals import alpha_of

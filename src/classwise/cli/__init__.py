@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from classwise.core import interruption
+from classwise.core.progress import interruption
 
 __all__ = ["concluded", "main"]
 

@@ -35,9 +35,10 @@ from classwise.cli import (
 )
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.help import PanelCommand, PanelGroup
-from classwise.core import command_line, interruption
 from classwise.core.errors import ClasswiseError, one_line
-from classwise.core.user_code import user_code
+from classwise.core.progress import interruption
+from classwise.core.settings import command_line
+from classwise.core.settings.user_code import user_code
 from classwise.core.version import __version__
 
 STATUSES = [

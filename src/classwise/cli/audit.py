@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.compare.thresholds import Threshold
-    from classwise.core.rates import Rates
+    from classwise.core.compute.rates import Rates
     from classwise.data.stream import Stream
 
 
@@ -175,8 +175,8 @@ def audit(
     from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
-    from classwise.core.arguments import check
-    from classwise.core.distributed import launched, local_device
+    from classwise.core.compute.distributed import launched, local_device
+    from classwise.core.settings.arguments import check
     from classwise.reporting.tracking import log_audit
 
     # Options are validated before the model and the images are loaded.

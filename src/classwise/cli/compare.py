@@ -22,8 +22,8 @@ from classwise.cli.options import (
     printing_beside,
 )
 from classwise.cli.report import ExportOptions
-from classwise.core.destinations import is_stdout
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.destinations import is_stdout
 
 if TYPE_CHECKING:
     from classwise.auditing.compare.compare import Crossing

@@ -1,4 +1,4 @@
-"""Output of the commands: tables and JSON; progress is that of `classwise.core.progress_display`."""
+"""Output of the commands: tables and JSON; progress is that of `classwise.core.progress.display`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from classwise.core import interruption
 from classwise.core.errors import printable
-from classwise.core.json_values import json_value
-from classwise.core.progress_display import Bar, Lines, discard, duration, print_error
-from classwise.core.progress_display import progress_display as progress
+from classwise.core.files.json_values import json_value
+from classwise.core.progress import interruption
+from classwise.core.progress.display import Bar, Lines, discard, duration, print_error
+from classwise.core.progress.display import progress_display as progress
 from classwise.reporting.text.layout import TextTable, is_number
 
 if TYPE_CHECKING:

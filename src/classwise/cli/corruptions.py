@@ -77,7 +77,7 @@ def corruptions(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.auditing.outcomes.table import CLEAN
     from classwise.auditing.run.corruptions import audit_corruptions
-    from classwise.core.distributed import launched, local_device, process_group
+    from classwise.core.compute.distributed import launched, local_device, process_group
     from classwise.data.corruptions.base import SEVERITIES
     from classwise.data.corruptions.corrupt import STANDARD
     from classwise.data.loading import open_corrupted

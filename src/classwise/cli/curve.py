@@ -26,7 +26,7 @@ from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.core.threat import Norm
+    from classwise.core.threat.ball import Norm
 
 
 @grouped
@@ -70,7 +70,7 @@ def curve(
         classwise curve runs/cfa --out curves/cfa --resume
         classwise curve runs/cfa --shards 8 --on local --workers 2
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.core.distributed import launched, local_device, process_group
+    from classwise.core.compute.distributed import launched, local_device, process_group
 
     ball = threat_of(threat, None)
     page = new_file(html, "--html", json=json)

@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any, Literal, get_args, get_origin
 
-from classwise.core import limits
+from classwise.core.settings import limits
 
 _SECTION = re.compile(r"^(?:Args|Attributes|Examples?|Raises|Returns):$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.*)$")

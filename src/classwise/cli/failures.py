@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import typer
 
 from classwise.cli.exit_status import ExitStatus
-from classwise.core import interruption
+from classwise.cli.installation import Change, changed_package
 from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError
-from classwise.core.installation import Change, changed_package
-from classwise.core.user_code import user_code
+from classwise.core.progress import interruption
+from classwise.core.settings.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]

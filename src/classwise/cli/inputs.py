@@ -143,7 +143,7 @@ class ModelSource:
         given = (self.weights, self.width, self.model_set or None, self.mean)
         if given == (None,) * 4 and self.outputs == "auto" and is_stored(self.model):
             return self.model
-        from classwise.core.config import read_yaml
+        from classwise.core.settings.config import read_yaml
 
         chosen: dict[str, Any] = {
             key: read_yaml(value, f"--model-set {key}={value}")
@@ -303,7 +303,7 @@ class AttackSelection:
     device: Device = "cpu"
 
     def __post_init__(self) -> None:
-        from classwise.core.arguments import check
+        from classwise.core.settings.arguments import check
 
         check(cw.audit, self.settings)
 

@@ -12,11 +12,11 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA as DATA_PANEL
 from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
-from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError, printable
+from classwise.core.settings.description import summary
 
 if TYPE_CHECKING:
-    from classwise.core.registry import Registry
+    from classwise.core.settings.registry import Registry
     from classwise.data.sets.base import DataSet
 
 
@@ -108,8 +108,8 @@ def attacks(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.attacks.suites import SUITES
     from classwise.cli import docstrings
-    from classwise.core.bibliography import line_of
-    from classwise.core.config import describe, make
+    from classwise.core.settings.bibliography import line_of
+    from classwise.core.settings.config import describe, make
     from classwise.training.citations import papers, sources
 
     if name is None:

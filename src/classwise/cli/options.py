@@ -17,7 +17,7 @@ from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, RECORDS, TR
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.core.rates import Rates
+    from classwise.core.compute.rates import Rates
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.", rich_help_panel=OUTPUT)]
 Root = Annotated[
@@ -70,7 +70,7 @@ def measured_rates(name: str | None, *, estimate: bool) -> Rates | None:
         return None
     if not estimate:
         raise ClasswiseError(f"--rates {name} requires --estimate")
-    from classwise.core.rates import named_rates
+    from classwise.core.compute.rates import named_rates
 
     return named_rates(name)
 
@@ -318,7 +318,7 @@ def check_device(device: str) -> str:
     Raises:
         ClasswiseError: if it has not.
     """
-    from classwise.core import precision
+    from classwise.core.compute import precision
 
     precision.check_device(device)
     return device
@@ -330,8 +330,8 @@ def new_file(path: Path | None, option: str, *, json: bool = False) -> Path | No
     Raises:
         ClasswiseError: if there is a folder in its place, it cannot be written, or JSON goes to stdout, too.
     """
-    from classwise.core.destinations import is_stdout
-    from classwise.core.storage import check_writable
+    from classwise.core.files.destinations import is_stdout
+    from classwise.core.files.storage import check_writable
 
     if path is None:
         return None
@@ -350,7 +350,7 @@ def new_folder(path: Path) -> Path:
     Raises:
         ClasswiseError: if there is a file in its place, or nothing can be written in it.
     """
-    from classwise.core.storage import check_writable
+    from classwise.core.files.storage import check_writable
 
     if path.exists() and not path.is_dir():
         raise ClasswiseError(f"{path} is a file; give a folder")
@@ -361,7 +361,7 @@ def new_folder(path: Path) -> Path:
 @contextlib.contextmanager
 def printing_beside(*files: Path | None) -> Iterator[None]:
     """Print to stderr where one of these files is stdout, so that stdout holds nothing but the file."""
-    from classwise.core.destinations import is_stdout
+    from classwise.core.files.destinations import is_stdout
 
     beside = any(file is not None and is_stdout(file) for file in files)
     with contextlib.redirect_stdout(sys.stderr if beside else sys.stdout):
@@ -374,7 +374,7 @@ def share(text: str, option: str, example: str) -> float:
     Raises:
         ClasswiseError: if it is no number.
     """
-    from classwise.core.config import number
+    from classwise.core.settings.config import number
 
     percent = text.rstrip().endswith("%")
     value = number(text.rstrip().rstrip("%").rstrip())

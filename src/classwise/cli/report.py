@@ -142,7 +142,7 @@ def _check(folder: Path) -> None:
     Raises:
         ClasswiseError: if a file differs; it names the first ones.
     """
-    from classwise.core.storage import check_files
+    from classwise.core.files.storage import check_files
 
     valid, damaged, unverified = check_files(folder)
     if damaged:

@@ -51,7 +51,7 @@ def audit_all_seeds(
         IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing.
         typer.Exit: with 1 if a condition holds for any seed.
     """
-    from classwise.core.distributed import process_group
+    from classwise.core.compute.distributed import process_group
     from classwise.reporting.condition_text import result_text
 
     folder = runs[0].path.parent

@@ -22,8 +22,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from classwise.core.progress import Progress
-    from classwise.core.rates import Rates
+    from classwise.core.compute.rates import Rates
+    from classwise.core.progress.listener import Progress
     from classwise.sweeps.status import CellStatus
 
 SECONDS_BETWEEN_UPDATES = 1.0

@@ -13,7 +13,7 @@ import typer
 from classwise.cli.help import TRACKERS
 
 if TYPE_CHECKING:
-    from classwise.core.progress import Progress
+    from classwise.core.progress.listener import Progress
     from classwise.training.loggers.base import Logger
 
 

@@ -31,7 +31,7 @@ from classwise.cli.trackers import TrackerOptions
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
-    from classwise.core.rates import Rates
+    from classwise.core.compute.rates import Rates
 
 
 @grouped
@@ -101,7 +101,7 @@ def train(
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 \\
             --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.core.distributed import launched, local_device
+    from classwise.core.compute.distributed import launched, local_device
     from classwise.training.finite_checks import parse_on_nan
 
     wanted: dict[str, Any] = {**pairs(set)}
@@ -188,7 +188,7 @@ def _estimate(plan: cw.Recipe, runs: int, device: str, rates: Rates | None, json
     """Time two steps in a temporary folder, or predict them by rates."""
     import torch
 
-    from classwise.core.precision import slow_dtype_note
+    from classwise.core.compute.precision import slow_dtype_note
     from classwise.training.cost import estimate_training
 
     cost = estimate_training(plan, device=device, rates=rates)

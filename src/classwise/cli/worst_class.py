@@ -72,8 +72,8 @@ def worst_class(
         classwise worst-class runs/cfa --tolerance 1% --confidence 0.99
         classwise worst-class runs/cfa --out audits/worst --resume
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.core.arguments import check
-    from classwise.core.distributed import launched, local_device
+    from classwise.core.compute.distributed import launched, local_device
+    from classwise.core.settings.arguments import check
 
     if shards is not None:
         raise ClasswiseError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.formats import FORMATS
 from classwise.data.sets import DATA

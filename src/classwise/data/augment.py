@@ -9,10 +9,10 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.config import configurable
-from classwise.core.description import Described
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.config import configurable
+from classwise.core.settings.description import Described
 
 
 def crop_flip(

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from classwise.core.arguments import checked
-from classwise.core.config import Seed
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Seed
 from classwise.data.images import Images
 
 GROUPS = ((0, 2, 3, 6, 8), (1, 4, 5, 7, 9))

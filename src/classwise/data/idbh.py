@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from classwise.core.config import Share, configurable
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import Share, configurable
 from classwise.data.augment import Augmentation
 from classwise.data.images import to_unit
 

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise.core import limits
-from classwise.core.accepted import BY_CONTENT
-from classwise.core.arguments import checked
+from classwise.core.compute.tensors import as_tensor
+from classwise.core.compute.transfers import to_device
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_name, checked_names, checked_text
-from classwise.core.tensors import as_tensor
-from classwise.core.transfers import to_device
+from classwise.core.settings import limits
+from classwise.core.settings.accepted import BY_CONTENT
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.names import checked_name, checked_names, checked_text
 from classwise.data.formats.layout import CHANNELS_FIRST, looks_channels_last
 from classwise.stats.counts import whole_numbers
 

@@ -12,9 +12,9 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core import limits
+from classwise.core.compute.tensors import as_array
 from classwise.core.errors import unknown
-from classwise.core.tensors import as_array
+from classwise.core.settings import limits
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from classwise.core.arguments import checked
-from classwise.core.config import Count, Seed, build
 from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
-from classwise.core.registry import load_object
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count, Seed, build
+from classwise.core.settings.registry import load_object
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.base import Severity
 from classwise.data.corruptions.corrupt import corrupt

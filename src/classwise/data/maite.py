@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise.core import limits
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import numbered_names
-from classwise.core.tensors import as_tensor
+from classwise.core.settings import limits
+from classwise.core.settings.names import numbered_names
 from classwise.data.images import Column, Images
 from classwise.stats.counts import is_integer
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise.core.arguments import checked
-from classwise.core.config import Count, NonNegative, Seed, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count, NonNegative, Seed, configurable
 from classwise.data.images import Images
 
 INSTALL = "pip install -c constraints.txt -e '.[masks]'"

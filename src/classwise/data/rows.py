@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from classwise.core.config import Count, configurable
+from classwise.core.compute.tensors import as_array, as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import numbered_names
-from classwise.core.tensors import as_array, as_tensor
+from classwise.core.settings.config import Count, configurable
+from classwise.core.settings.names import numbered_names
 from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import ONE_CLASS, as_pixels, several_labels

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import write_text
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import write_text
 
 
 def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
-from classwise.core import limits
-from classwise.core.config import build
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_names, checked_text
-from classwise.core.tensors import as_tensor
+from classwise.core.settings import limits
+from classwise.core.settings.config import build
+from classwise.core.settings.names import checked_names, checked_text
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels

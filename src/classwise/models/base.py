@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from classwise.core.compute.memory_format import share_format
 from classwise.core.errors import ClasswiseError
-from classwise.core.memory_format import share_format
 
 LARGE_SIDE = 128
 """Height and width from which images are large: the default of a network may be another one (`for_large_images`)."""

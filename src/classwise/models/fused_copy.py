@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.core.memory_format import copy_of
-from classwise.core.precision import Precision
+from classwise.core.compute.memory_format import copy_of
+from classwise.core.compute.precision import Precision
 from classwise.models.affine import LOWER, AffineNorms, BatchNorm, is_plain_norm, replaced
 from classwise.models.folding import Layer, folded
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from classwise.core.compilation import Compiling, Outputs, difference
+from classwise.core.compute.compilation import Compiling, Outputs, difference
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.memory_format import format_of
+from classwise.core.compute.precision import Forward, Precision
+from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import first_line
-from classwise.core.float32 import true_float32
-from classwise.core.memory_format import format_of
-from classwise.core.precision import Forward, Precision
-from classwise.core.rng import generators_restored
 from classwise.models.affine import AffineNorms
 from classwise.models.folding import foldable
 from classwise.models.functions import FunctionModel

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.tensors import as_tensor
 from classwise.data.maite import class_names_of, has_metadata
 from classwise.models.functions import FunctionModel
 

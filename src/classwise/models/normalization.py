@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 from classwise.models.base import Wrapper
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import write_bytes
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import write_bytes
 from classwise.models.content import digest_of, raw_bytes, script_contents
 
 METADATA_KEY = "classwise"

@@ -16,9 +16,9 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import TYPE_CHECKING, Any, Literal
 
-from classwise.core.config import build, configurable, make, read_yaml
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.registry import Registry, with_installed, yaml_files
+from classwise.core.settings.config import build, configurable, make, read_yaml
+from classwise.core.settings.registry import Registry, with_installed, yaml_files
 
 if TYPE_CHECKING:
     from classwise.papers.experiment import Experiment

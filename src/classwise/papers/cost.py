@@ -17,9 +17,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from classwise.auditing.run.cost import estimate
-from classwise.core.arguments import checked
+from classwise.core.compute.rates import RATES, Rates
 from classwise.core.errors import unknown
-from classwise.core.rates import RATES, Rates
+from classwise.core.settings.arguments import checked
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.papers import catalogue
@@ -153,7 +153,8 @@ def forecast(
         trainings: independent trainings of each model; None for those of the scale.
         device: PyTorch device.
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
-        rates: measured rates of another device (`classwise.core.rates.RATES`), for the hours on it; nothing is timed.
+        rates: measured rates of another device (`classwise.core.compute.rates.RATES`), for the hours on it; nothing is
+            timed.
 
     Raises:
         ClasswiseError: if an id is unknown, or an experiment has no such scale.

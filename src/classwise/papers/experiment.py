@@ -13,10 +13,10 @@ import torch
 
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.result import Audit
-from classwise.core.config import Spec, configurable, parse_spec
+from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.errors import ClasswiseError, DataNotFoundError
-from classwise.core.precision import EXACT, Precision
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.config import Spec, configurable, parse_spec
 from classwise.data.derived import only_classes
 from classwise.data.images import Images
 from classwise.data.loading import load_data
@@ -391,8 +391,8 @@ class Experiment(ABC):
     """Abstract base class of an experiment: it trains and audits models, analyses them, and tests claims of a paper.
 
     A subclass states its scales, trainings and attacks as keywords of its class statement. A subclass with parameters
-    declares them as fields under `classwise.core.config.configurable`; the entry of an item in ``PAPER.yaml`` gives
-    their values.
+    declares them as fields under `classwise.core.settings.config.configurable`; the entry of an item in ``PAPER.yaml``
+    gives their values.
 
     Attributes:
         item: id of the item that the experiment reproduces, such as ``kdd21/T1``.

@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from classwise.core.arguments import checked
-from classwise.core.storage import check_writable, write_text
+from classwise.core.files.storage import check_writable, write_text
+from classwise.core.settings.arguments import checked
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
 from classwise.papers.result import Result, number_of_trainings, stored_results

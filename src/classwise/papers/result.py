@@ -15,9 +15,9 @@ from typing import Any
 import pydantic
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.json_values import json_value
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import write_text
+from classwise.core.files.json_values import json_value
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import write_text
 from classwise.core.version import __version__
 from classwise.papers import catalogue
 from classwise.papers.claims import Answer, Measurement, Verdict, correct_jointly

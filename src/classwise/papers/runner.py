@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.arguments import checked
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.claims import Measurement, Test, evaluate, not_tested

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from classwise.core.precision import EXACT, FAST, FLOAT32, Precision, fastest
+from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, fastest
 
 Name = Literal["smoke", "reduced", "medium", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "reduced", "medium", "full")

@@ -29,10 +29,10 @@ from typing import Any, Literal
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES
-from classwise.core.arguments import checked
-from classwise.core.config import Spec, describe, number, relative_step
 from classwise.core.errors import unknown
-from classwise.core.threat import Threat
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Spec, describe, number, relative_step
+from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find

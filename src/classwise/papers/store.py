@@ -25,13 +25,13 @@ from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.audit import Audit, audit
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.core.config import Spec
+from classwise.core.compute.precision import FAST, Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
-from classwise.core.precision import FAST, Precision
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.storage import ResultFolder, write_text
-from classwise.core.threat import Threat
+from classwise.core.files.ownership import owned
+from classwise.core.files.storage import ResultFolder, write_text
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.config import Spec
+from classwise.core.threat.ball import Threat
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.models import fingerprint

@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 
 from classwise.auditing.compare.thresholds import ACCURACY, Threshold
 from classwise.auditing.run.result import Audit, AuditWarning
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.escape import visible

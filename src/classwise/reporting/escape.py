@@ -1,6 +1,6 @@
 """Escaping of user-supplied text (names of classes, models, attacks, paths) in Markdown, LaTeX, HTML and SVG.
 
-CSV files are written by `classwise.core.csv_files`.
+CSV files are written by `classwise.core.files.csv_files`.
 """
 
 from __future__ import annotations

@@ -17,10 +17,10 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
-from classwise.core.arguments import checked
-from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.storage import write_text
+from classwise.core.files.csv_files import write_csv
+from classwise.core.files.storage import write_text
+from classwise.core.settings.arguments import checked
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.characters import figure_lacks, latex_lacks, notice
@@ -79,7 +79,7 @@ def export(
         formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         run: the training run of an audited model; by default the run whose folder contains the audit.
         raw_csv: write text in CSV files unchanged. By default an apostrophe is put before text that a spreadsheet would
-            evaluate as a formula (`classwise.core.csv_files.spreadsheet_text`).
+            evaluate as a formula (`classwise.core.files.csv_files.spreadsheet_text`).
 
     Returns:
         The written files, in the order of writing.

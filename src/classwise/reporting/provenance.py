@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.result import Audit
-from classwise.core.config import flat_options
+from classwise.core.settings.config import flat_options
 from classwise.reporting import formatting
 from classwise.reporting.training_run import run_of
 

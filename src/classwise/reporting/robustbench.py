@@ -18,11 +18,11 @@ from typing import Any
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.json_values import json_value
-from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import write_text
+from classwise.core.files.json_values import json_value
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import write_text
+from classwise.core.settings.arguments import checked
 from classwise.core.version import __version__
 from classwise.data.sets import DATA
 from classwise.reporting.formatting import lowest_interval_name

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from classwise.core.storage import replacing, write_text
+from classwise.core.files.storage import replacing, write_text
 from classwise.reporting.characters import figure_fonts
 from classwise.reporting.escape import markup_text, visible
 from classwise.reporting.palette import PALETTE, STYLES, style_rules, variables

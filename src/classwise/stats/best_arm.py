@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count, Share
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count, Share
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, intersect_bounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, whole_numbers
 from classwise.stats.intervals import lowest_interval

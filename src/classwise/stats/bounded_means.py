@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.arguments import Level, checked
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import FloatArray, IntArray, ratio
 from classwise.stats.crossed import lower_bound
 from classwise.stats.intervals import Interval

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 from classwise.stats.counts import FloatArray, IntArray, class_labels, ratio
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Seed
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Seed
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.ranks import ranks, row_correlations

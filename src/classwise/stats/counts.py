@@ -9,8 +9,8 @@ from typing import Self, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from classwise.core.arguments import Level, checked
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import Estimate
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 from scipy import special
 
-from classwise.core.arguments import Level, checked
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import Estimate, clopper_pearson, sidak, two_sided_z
 from classwise.stats.metrics import max_class_discrepancy

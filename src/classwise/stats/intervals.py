@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import ClassCounts, FloatArray, ratio
 
 MIN_NORMAL_VARIANCE = 50.0

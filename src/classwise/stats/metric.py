@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from classwise.core.arguments import checked
-from classwise.core.description import summary
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
-from classwise.core.registry import Registry, described
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.description import summary
+from classwise.core.settings.registry import Registry, described
 from classwise.stats import OWN_METRICS, Unit, bounds, metric_intervals, metrics
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
 from classwise.stats.counts import IntArray

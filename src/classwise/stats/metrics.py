@@ -21,8 +21,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 from classwise.stats.confusion import (
     AsymmetricPair,
     Leakage,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from classwise.core.arguments import Level, checked
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.paired import difference_of_minima

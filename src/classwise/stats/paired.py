@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import FloatArray, PairedCounts
 from classwise.stats.gaffke import lower_bounds
 from classwise.stats.intervals import Estimate, Interval, sidak, two_sided_z

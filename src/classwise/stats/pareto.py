@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from classwise.core.arguments import checked
+from classwise.core.settings.arguments import checked
 from classwise.stats.rational import as_rational
 
 

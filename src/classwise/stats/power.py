@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, PairedCounts
 from classwise.stats.intervals import class_intervals, lowest_interval
 from classwise.stats.paired import difference_of_minima, overall_difference

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.arguments import checked
-from classwise.core.config import Count, Seed
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count, Seed
 from classwise.stats.counts import FloatArray, IntArray, ratio
 
 ENUMERATED = 8

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import BoolArray, FloatArray, class_labels, outcomes
 from classwise.stats.intervals import Estimate
 

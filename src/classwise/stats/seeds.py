@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count, Seed
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count, Seed
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, outcomes, ratio
 from classwise.stats.crossed import Crossed, added_at_ends, added_by_runs, checked_runs
 from classwise.stats.gaffke import root, score_below

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count
 from classwise.stats.intervals import Estimate
 
 

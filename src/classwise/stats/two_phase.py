@@ -28,8 +28,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from classwise.core.arguments import Distance, Level, checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import Distance, Level, checked
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, SuccessBounds, success_bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, ratio, whole_numbers
 from classwise.stats.intervals import Interval, clopper_pearson, lowest_interval

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from classwise.core.arguments import Level, checked
-from classwise.core.config import Count, Seed
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.config import Count, Seed
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.metrics import worst_class

@@ -14,12 +14,12 @@ from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.run import plan as audit_plan
 from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.suite import norm_of, parse_attacks
-from classwise.core.arguments import BatchSize
-from classwise.core.config import Count, Seed, build, configurable
+from classwise.core.compute.repeats import RepeatCount, RepeatRule
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.repeats import RepeatCount, RepeatRule
-from classwise.core.threat import Threat
-from classwise.core.threat_text import Grid
+from classwise.core.settings.arguments import BatchSize
+from classwise.core.settings.config import Count, Seed, build, configurable
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.text import Grid
 from classwise.data import CORRUPTIONS, DATA
 
 

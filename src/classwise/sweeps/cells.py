@@ -14,8 +14,8 @@ import yaml
 
 from classwise.auditing.run.audit_folder import SWEEP
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import check_schema_version
-from classwise.core.storage import check_writable, is_unused, read_json, verify, write_text
+from classwise.core.files.schema import check_schema_version
+from classwise.core.files.storage import check_writable, is_unused, read_json, verify, write_text
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import record
 from classwise.training.folder import Run

@@ -13,9 +13,9 @@ import pandas as pd
 from classwise.auditing.compare.comparison import Comparison, population
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
-from classwise.core.arguments import checked
 from classwise.core.errors import IncompleteError
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
+from classwise.core.settings.arguments import checked
 from classwise.reporting import formatting, report
 from classwise.reporting.comparison_tables import measure_dots, measure_table
 from classwise.reporting.exports import file_name, write_files

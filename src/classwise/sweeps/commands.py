@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from classwise.core import ownership
+from classwise.core.files import ownership
 
 STOPPED = 128 + signal.SIGTERM
 """Exit status of a command that was stopped."""

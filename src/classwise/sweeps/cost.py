@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.options import AuditOptions
-from classwise.core.arguments import checked
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.rates import Rates
+from classwise.core.compute.rates import Rates
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.arguments import checked
 from classwise.data import Images
 from classwise.data.loading import open_data
 from classwise.models import build_model, load_model
@@ -57,8 +57,8 @@ def estimate_sweep(
     Args:
         plan: the plan.
         device: the device of the cells.
-        rates: measured rates of a device (`classwise.core.rates.RATES`), for the hours on it. Nothing is trained, and
-            start weights need not exist.
+        rates: measured rates of a device (`classwise.core.compute.rates.RATES`), for the hours on it. Nothing is
+            trained, and start weights need not exist.
         progress: a listener, which counts methods.
 
     Raises:

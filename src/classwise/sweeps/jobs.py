@@ -17,11 +17,11 @@ from typing import Annotated, Any, get_type_hints
 
 import pydantic
 
-from classwise.core import limits
-from classwise.core.config import Count, build, configurable, explain
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.schema import check_schema_version
-from classwise.core.storage import read_json, write_text
+from classwise.core.files.schema import check_schema_version
+from classwise.core.files.storage import read_json, write_text
+from classwise.core.settings import limits
+from classwise.core.settings.config import Count, build, configurable, explain
 
 SCHEMA_VERSION = 1
 JOB = "job.json"

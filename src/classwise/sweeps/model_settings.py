@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import pydantic
 
-from classwise.core.config import Positive, build, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import Positive, build, configurable
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.logits import Outputs
 from classwise.sweeps.cells import slug

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
-from classwise.core import limits
-from classwise.core.config import Seed, build, configurable, read_yaml
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
+from classwise.core.settings import limits
+from classwise.core.settings.config import Seed, build, configurable, read_yaml
 from classwise.data import DATA
 from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
 from classwise.sweeps.cells import Cell, slug

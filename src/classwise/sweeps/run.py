@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from classwise.core import interruption
-from classwise.core.arguments import checked
-from classwise.core.config import Count
-from classwise.core.ownership import owned
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
+from classwise.core.files.ownership import owned
+from classwise.core.progress import interruption
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.choice import executor_of

@@ -13,10 +13,10 @@ from typing import Any
 
 from classwise.auditing.run.merging import SHARDS, shard_folder
 from classwise.auditing.run.partition import Shard
-from classwise.core import interruption
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.ownership import owned
-from classwise.core.progress import NullProgress, Progress
+from classwise.core.files.ownership import owned
+from classwise.core.progress import interruption
+from classwise.core.progress.listener import NullProgress, Progress
 from classwise.sweeps.executors.base import Executor, Finished
 from classwise.sweeps.jobs import Call, Job
 from classwise.sweeps.tasks import LOG

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from classwise.core.arguments import checked
-from classwise.core.ownership import OWNER, STALE_SECONDS
-from classwise.core.progress_display import duration
-from classwise.core.progress_record import read_progress
+from classwise.core.files.ownership import OWNER, STALE_SECONDS
+from classwise.core.progress.display import duration
+from classwise.core.progress.record import read_progress
+from classwise.core.settings.arguments import checked
 from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
 from classwise.sweeps.tasks import LOG, attempts
 

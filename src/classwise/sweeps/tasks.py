@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import ATTEMPT, Attempt, check, owned
+from classwise.core.files.ownership import ATTEMPT, Attempt, check, owned
 from classwise.sweeps.commands import STOPPED, Commands
 from classwise.sweeps.jobs import JOB, Job
 
@@ -38,7 +38,7 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
         folder: the folder of the task.
         cpus: number of CPUs, divided among the processes of a call as threads; None: the environment decides.
         job: an identifier of the task in an engine that restarts it. A restarted job takes over the folders that an
-            earlier attempt still owns (`classwise.core.ownership`).
+            earlier attempt still owns (`classwise.core.files.ownership`).
 
     Returns:
         The exit status of the first call that failed, or 0.

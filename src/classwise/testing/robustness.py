@@ -15,9 +15,9 @@ from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import ThreatLike
+from classwise.core.settings.arguments import checked
+from classwise.core.threat.ball import ThreatLike
 from classwise.data.stream import as_data
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name

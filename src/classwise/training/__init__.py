@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 from classwise.training.criteria import CRITERIA
 from classwise.training.objectives import OBJECTIVES
 from classwise.training.reductions import REDUCTIONS

@@ -16,8 +16,8 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.config import Count, NonNegative, Number, Share, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import Count, NonNegative, Number, Share, configurable
+from classwise.core.settings.description import Described
 from classwise.stats.rational import as_rational, difference
 from classwise.training.classes import Signals
 from classwise.training.worst_classes import Worst, exact_accuracies, resolve_worst, worst_accuracy

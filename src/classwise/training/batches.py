@@ -8,8 +8,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.data.augment import Augmentation
 from classwise.data.images import to_unit

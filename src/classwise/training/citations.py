@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES, members
-from classwise.core.bibliography import Paper, papers_of
-from classwise.core.config import parse_spec
+from classwise.core.settings.bibliography import Paper, papers_of
+from classwise.core.settings.config import parse_spec
 from classwise.data import AUGMENTATIONS
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.recipe import Recipe

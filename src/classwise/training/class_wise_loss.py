@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.arguments import checked
-from classwise.core.compilation import CompiledNetwork, Compiling, compiled
+from classwise.core.compute.compilation import CompiledNetwork, Compiling, compiled
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_names
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.names import checked_names
+from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data import Images
 from classwise.models.modes import frozen
 from classwise.training.averaging import Average, copied

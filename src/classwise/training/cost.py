@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from classwise.core.compute.rates import Rates
 from classwise.core.errors import ClasswiseError
-from classwise.core.rates import Rates
 from classwise.data import Images
 from classwise.models import build_model
 from classwise.training.batches import steps_of
@@ -45,8 +45,8 @@ def estimate_training(
     Args:
         recipe: the recipe.
         device: the device to train on.
-        rates: measured rates of a device (`classwise.core.rates.RATES`), for the seconds on it; None: steps are timed.
-            The passes of a step are those of `classwise.training.recipe.Parts.passes`.
+        rates: measured rates of a device (`classwise.core.compute.rates.RATES`), for the seconds on it; None: steps are
+            timed. The passes of a step are those of `classwise.training.recipe.Parts.passes`.
         images: the training images of the recipe; None: they are loaded.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.training.objectives.base import Step, TrainingBatch
 

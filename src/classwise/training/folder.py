@@ -14,10 +14,10 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import read_json, verify, write_text
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import read_json, verify, write_text
+from classwise.core.settings.arguments import checked
 from classwise.training.averaging import NoAverage
 from classwise.training.recipe import Recipe
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classwise.core.distributed import ProcessGroup
-from classwise.core.graphs import WARM_UP, Captured, Compared, SideStream, first_line, waits_noted
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.graphs import WARM_UP, Captured, Compared, SideStream, first_line, waits_noted
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import ClassSchedule

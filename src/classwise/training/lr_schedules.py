@@ -9,9 +9,9 @@ from typing import Annotated
 
 import pydantic
 
-from classwise.core.config import Count, NonNegative, Number, Share, configurable
-from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import Count, NonNegative, Number, Share, configurable
+from classwise.core.settings.description import Described
 
 
 class LRSchedule(Described, ABC):

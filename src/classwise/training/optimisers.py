@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import nn
 
-from classwise.core.config import NonNegative, Positive, Share, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import NonNegative, Positive, Share, configurable
+from classwise.core.settings.description import Described
 
 
 class Optimiser(Described, ABC):

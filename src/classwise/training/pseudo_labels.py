@@ -9,7 +9,7 @@ from torch import Tensor
 
 from classwise.attacks.engine import Engine
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import read_json, write_text
+from classwise.core.files.storage import read_json, write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.training.folder import Run

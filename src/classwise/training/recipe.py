@@ -18,13 +18,13 @@ from pydantic import BeforeValidator
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
-from classwise.core.arguments import checked
-from classwise.core.config import Count, Seed, build, configurable, describe, make, parse_spec
-from classwise.core.description import CHANGES, Described, PassCounts
+from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Precision
-from classwise.core.threat import Threat
-from classwise.core.threat_text import written
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count, Seed, build, configurable, describe, make, parse_spec
+from classwise.core.settings.description import CHANGES, Described, PassCounts
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.text import written
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.models import MODELS
@@ -174,7 +174,7 @@ class Recipe:
 
     @property
     def changes(self) -> list[str]:
-        """What its parts change in comparison with plain training, from `classwise.core.description.CHANGES`."""
+        """What its parts change in comparison with plain training (`classwise.core.settings.description.CHANGES`)."""
         changed = {word for part in self.described_parts for word in part.changes}
         return [word for word in CHANGES if word in changed]
 

@@ -15,10 +15,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from classwise.core import limits
-from classwise.core.config import parse_spec, read_yaml
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
-from classwise.core.registry import with_installed, yaml_files
+from classwise.core.settings import limits
+from classwise.core.settings.config import parse_spec, read_yaml
+from classwise.core.settings.registry import with_installed, yaml_files
 
 UNCHANGED = "unchanged"
 """The key in a recipe's ``budgets`` that lists the fields which the budget does not change."""

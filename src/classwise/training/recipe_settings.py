@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from classwise.core.config import Count, Number, Seed, Share, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import Count, Number, Seed, Share, configurable
+from classwise.core.settings.description import Described
 
 Part = str | dict[str, Any]
 """A part as a spec or a mapping: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.core.config import relative_step
-from classwise.core.distributed import ProcessGroup
-from classwise.core.environment import continued, environment
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.environment import continued, environment
+from classwise.core.compute.rng import CounterRNG, seed_generators
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG, seed_generators
-from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import ResultFolder, write_text
-from classwise.core.threat import Threat, large_radius_text
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import ResultFolder, write_text
+from classwise.core.settings.config import relative_step
+from classwise.core.threat.ball import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of

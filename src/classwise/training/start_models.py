@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import verify
+from classwise.core.files.storage import verify
 from classwise.data import Images
 from classwise.models.loading.checkpoints import read_state
 from classwise.training.folder import Run

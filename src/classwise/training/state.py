@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from classwise.core.compute.transfers import all_to_device
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import verify, write_bytes
-from classwise.core.transfers import all_to_device
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import verify, write_bytes
 from classwise.training.averaging import Average
 from classwise.training.classes import ClassSums
 from classwise.training.history import History

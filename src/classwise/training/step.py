@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classwise.core.compilation import Compiling
-from classwise.core.distributed import ProcessGroup
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.compilation import Compiling
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.rng import CounterRNG
 from classwise.models.affine import AffineNorms
 from classwise.models.modes import frozen
 from classwise.training.classes import ClassSettings, ClassSums

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from classwise.core.arguments import checked
-from classwise.core.determinism import deterministic_algorithms
-from classwise.core.distributed import ProcessGroup, process_group
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.distributed import ProcessGroup, process_group
+from classwise.core.compute.precision import check_device, slow_dtype_note
+from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
-from classwise.core.precision import check_device, slow_dtype_note
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
-from classwise.core.rng import generators_restored
-from classwise.core.storage import remove_stale_temporaries
+from classwise.core.files.ownership import owned
+from classwise.core.files.storage import remove_stale_temporaries
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.arguments import checked
 from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
 from classwise.training.finite_checks import OnNan

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine
-from classwise.core import interruption
-from classwise.core.background import BackgroundWriter
-from classwise.core.compilation import Compiling
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.compilation import Compiling
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.graphs import FEWEST_STEPS, refusal
+from classwise.core.compute.memory_format import copy_of
+from classwise.core.compute.rng import CounterRNG, seed_generators
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.graphs import FEWEST_STEPS, refusal
-from classwise.core.memory_format import copy_of
-from classwise.core.progress import Progress
-from classwise.core.progress_record import recorded
-from classwise.core.rng import CounterRNG, seed_generators
+from classwise.core.progress import interruption
+from classwise.core.progress.listener import Progress
+from classwise.core.progress.record import recorded
 from classwise.data import Images
 from classwise.training.averaging import Average, Weights
+from classwise.training.background import BackgroundWriter
 from classwise.training.classes import MEASURED, ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
@@ -113,10 +113,10 @@ class Trainer:
     def fit(self) -> None:
         """Train to the last epoch, from the state in the run folder if there is one.
 
-        SIGINT and SIGTERM (see `classwise.core.interruption`) take effect after the current step, whose state is saved.
-        During validation they take effect after the current batch, and the state after the last step of the epoch is
-        saved; a resumed run repeats the validation. In a distributed run, the main process handles the signals, and the
-        other processes stop with it.
+        SIGINT and SIGTERM (see `classwise.core.progress.interruption`) take effect after the current step, whose state
+        is saved. During validation they take effect after the current batch, and the state after the last step of the
+        epoch is saved; a resumed run repeats the validation. In a distributed run, the main process handles the
+        signals, and the other processes stop with it.
         """
         try:
             folder = self.run.path if self.processes.is_main else None

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classwise.core.config import NonNegative, Share, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import NonNegative, Share, configurable
+from classwise.core.settings.description import Described
 
 _TINY = 1e-20
 """Avoids division by zero for a layer with zero gradient."""

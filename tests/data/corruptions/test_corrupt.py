@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from scipy import ndimage, stats
 
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
 from classwise.data import CORRUPTIONS, Images, corrupt
 from classwise.data.corruptions.noise import ShotNoise
 from classwise.data.corruptions.weather import plasma

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import ndimage
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.data.corruptions.blur import shuffled
 from classwise.data.corruptions.digital import affine, smoothing
 from classwise.data.corruptions.filters import moved, streaked

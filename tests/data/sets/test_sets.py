@@ -11,9 +11,9 @@ import torch
 from sklearn.datasets import load_digits
 
 from classwise.cli import docstrings
-from classwise.core.config import make
 from classwise.core.errors import ClasswiseError, DataNotFoundError
-from classwise.core.threat import Threat
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import Threat
 from classwise.data import AUGMENTATIONS, DATA, load_data, named_set
 from classwise.data.loading import options_of
 from classwise.data.sets.base import DataSet

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from classwise.core.precision import EXACT, FAST, Precision
+from classwise.core.compute.precision import EXACT, FAST, Precision
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.experiments.protocol import (

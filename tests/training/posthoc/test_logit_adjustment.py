@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.normalization import Normalized

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 from classwise.models import load_model
 from classwise.training.folder import Run
 from classwise.training.posthoc.logit_adjustment import adjust_logits

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat import Threat
+from classwise.core.threat.ball import Threat
 from classwise.stats import metrics
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch

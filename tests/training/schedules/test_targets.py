@@ -11,9 +11,9 @@ from torch import Tensor
 
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.trix import Trix
 from classwise.training.schedules.fair_tat import FairTAT

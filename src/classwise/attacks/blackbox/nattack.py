@@ -14,8 +14,8 @@ from classwise.attacks import losses
 from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected, rows
 from classwise.attacks.engine.rows import choose
-from classwise.core.config import Count, Positive, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, Positive, configurable
 
 TEST_EVERY = 10
 """Steps between two queries of the mean's image."""

@@ -16,8 +16,8 @@ from classwise.attacks import losses
 from classwise.attacks.base import AveragedAttack
 from classwise.attacks.engine import AttackInputs, State, expected
 from classwise.attacks.engine.rows import choose
-from classwise.core.config import Count, Share, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, Share, configurable
 
 MILESTONES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """The fraction of perturbed pixels is halved after the steps with these numbers, counted from 0."""

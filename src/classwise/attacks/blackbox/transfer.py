@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State
-from classwise.core.config import configurable, describe, make
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.errors import ClasswiseError
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT, Forward
+from classwise.core.settings.config import configurable, describe, make
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import as_logits
 from classwise.models.modes import evaluating, frozen

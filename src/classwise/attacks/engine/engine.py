@@ -19,11 +19,11 @@ from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes
 from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
+from classwise.core.compute.precision import EXACT, Precision
+from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Precision
-from classwise.core.repeats import ONCE, Repeats
-from classwise.core.threat import Threat
-from classwise.core.threat_text import Grid
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.text import Grid
 from classwise.models.base import device_of
 from classwise.models.modes import evaluating, frozen
 

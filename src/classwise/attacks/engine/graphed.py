@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine.rows import Columns
-from classwise.core.graphs import FEWEST_STEPS, WARM_UP, Captured, SideStream, first_line, refusal, waits_noted
-from classwise.core.precision import Precision
+from classwise.core.compute.graphs import FEWEST_STEPS, WARM_UP, Captured, SideStream, first_line, refusal, waits_noted
+from classwise.core.compute.precision import Precision
 
 VERIFIED = 2
 """Steps with a new graph that are computed both ways and compared, before the graph is trusted."""

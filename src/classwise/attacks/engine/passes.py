@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine.decisions import Decision, decide
-from classwise.core.compilation import Compiling
-from classwise.core.determinism import is_refusal
+from classwise.core.compute.compilation import Compiling
+from classwise.core.compute.determinism import is_refusal
+from classwise.core.compute.float32 import tf32, true_float32
+from classwise.core.compute.memory_format import format_of
+from classwise.core.compute.precision import Forward, Precision
+from classwise.core.compute.repeats import ONCE, Repeats
+from classwise.core.compute.rng import generator_states, seeded
 from classwise.core.errors import ClasswiseError, first_line
-from classwise.core.float32 import tf32, true_float32
-from classwise.core.memory_format import format_of
-from classwise.core.precision import Forward, Precision
-from classwise.core.repeats import ONCE, Repeats
-from classwise.core.rng import generator_states, seeded
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
 from classwise.models.logits import raised

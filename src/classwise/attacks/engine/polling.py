@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from classwise.core.transfers import HostCopy
+from classwise.core.compute.transfers import HostCopy
 
 
 class EndedSlots:

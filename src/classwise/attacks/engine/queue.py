@@ -34,11 +34,11 @@ from classwise.attacks.engine.rows import (
 )
 from classwise.attacks.engine.starts import Starts, better
 from classwise.attacks.losses import margin as logit_margin
-from classwise.core.grid import rounded
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
-from classwise.core.threat_text import Grid
-from classwise.core.transfers import to_cpu, to_device
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.compute.transfers import to_cpu, to_device
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.grid import rounded
+from classwise.core.threat.text import Grid
 from classwise.models.logits import raised
 
 SMALLEST_BATCH = 32

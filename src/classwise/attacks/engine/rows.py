@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import AttackInputs, State
-from classwise.core.transfers import to_device
+from classwise.core.compute.transfers import to_device
 
 Columns = dict[str, Tensor]
 """Columns by name, each (N, ...); row i of all of them is one image."""

@@ -17,10 +17,10 @@ from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
-from classwise.core.config import Count, Positive, StepSize, configurable, relative_step
+from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Forward
-from classwise.core.threat import NORM_BALLS
+from classwise.core.settings.config import Count, Positive, StepSize, configurable, relative_step
+from classwise.core.threat.ball import NORM_BALLS
 
 Start = Literal["uniform", "normal", "none"]
 

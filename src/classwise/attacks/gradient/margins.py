@@ -14,7 +14,7 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent
-from classwise.core.config import Count, StepSize, configurable
+from classwise.core.settings.config import Count, StepSize, configurable
 
 
 @configurable

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import CrossEntropyAscent, Start
-from classwise.core.config import NonNegative, Share, StepSize, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import NonNegative, Share, StepSize, configurable
 
 
 @configurable

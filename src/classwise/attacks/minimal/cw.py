@@ -19,8 +19,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
-from classwise.core.config import Count, Number, Positive, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, Number, Positive, configurable
 
 _SHRINK = 1 - 1e-6
 """Images are scaled towards grey by this factor, so that the inverse of tanh is finite at 0 and 1."""

@@ -17,8 +17,8 @@ from classwise.attacks.engine import AttackInputs, NoGradientError, State, image
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
 from classwise.attacks.minimal.hyperplane import toward
-from classwise.core.config import Count, Positive, Share, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import Count, Positive, Share, configurable
 
 _FACTORS = tuple(1 + step / 1024 for step in (0, -1, -2, -4, -8, -16, 1, 2, 4, 8, 16, 32, 64))
 """Multiples of the nearest perturbation found that are tried in true float32, since TF32 errs near the boundary."""

@@ -12,9 +12,9 @@ import numpy as np
 from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, identity_of, threat_of
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 from classwise.auditing.run.result import Audit
-from classwise.core.config import flat_options, number
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_names
+from classwise.core.settings.config import flat_options, number
+from classwise.core.settings.names import checked_names
 
 CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
 """The fields that a comparison may be made across, and the fields that may then differ."""

@@ -14,10 +14,10 @@ from classwise.auditing.compare.comparison import Comparison, check_methods, pop
 from classwise.auditing.compare.sources import Source, by_method, read_all
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.core.arguments import Level, checked
 from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, printable, unknown
-from classwise.core.names import fresh_name
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.names import fresh_name
 from classwise.stats.intervals import alpha_of
 
 

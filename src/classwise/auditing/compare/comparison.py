@@ -17,9 +17,9 @@ from classwise.auditing.compare.sources import distillation_notes, teacher_of
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
-from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts, overall, worst
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio

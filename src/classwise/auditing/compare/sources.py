@@ -14,7 +14,7 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import ABOUT, contains_audits
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import fresh_name
+from classwise.core.settings.names import fresh_name
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run

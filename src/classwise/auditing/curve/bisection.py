@@ -21,14 +21,14 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Finished, Job
+from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.plan import Plan
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
-from classwise.core.storage import CHECKSUMS
-from classwise.core.tables import facts_of, read_table, write_table
+from classwise.core.files.storage import CHECKSUMS
+from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
 from classwise.models.logits import predicts
 from classwise.stats.counts import BoolArray, FloatArray, IntArray

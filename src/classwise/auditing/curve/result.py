@@ -13,11 +13,11 @@ import pandas as pd
 from scipy import special
 
 from classwise.auditing.outcomes.meta import Meta
-from classwise.core.arguments import Level, checked
+from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
-from classwise.core.storage import ResultFolder
-from classwise.core.tables import facts_of, read_table, write_table
+from classwise.core.files.storage import ResultFolder
+from classwise.core.settings.arguments import Level, checked
 from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, ratio
 from classwise.stats.intervals import class_intervals, proportion_interval

@@ -34,14 +34,15 @@ from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
-from classwise.core import interruption, limits
-from classwise.core.arguments import check, checked
-from classwise.core.distributed import process_group
+from classwise.core.compute.distributed import process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
-from classwise.core.storage import ResultFolder
-from classwise.core.threat import Norm, Threat
+from classwise.core.files.storage import ResultFolder
+from classwise.core.progress import interruption
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings import limits
+from classwise.core.settings.arguments import check, checked
+from classwise.core.threat.ball import Norm, Threat
 from classwise.data.stream import as_data
 
 Radius = Annotated[float, Field(gt=0, le=limits.RADIUS)]

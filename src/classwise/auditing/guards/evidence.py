@@ -20,11 +20,11 @@ from classwise.attacks.engine.rows import choose
 from classwise.attacks.losses import margin, negative_margin
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.auditing.run.result import AuditWarning
-from classwise.core.float32 import true_float32
-from classwise.core.grid import rounded
-from classwise.core.precision import EXACT, Forward, Precision
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT, Forward, Precision
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.grid import rounded
 from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen

@@ -25,9 +25,9 @@ from classwise.auditing.guards.evidence import (
 )
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.auditing.run.suite import attack_length
-from classwise.core.config import make
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import grey_radius
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import make
+from classwise.core.threat.ball import grey_radius
 from classwise.models.logits import are_valid, raised
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1

@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import verify, write_bytes
+from classwise.core.files.storage import verify, write_bytes
 
 Kind = Literal["logits", "features", "images"]
 """Kinds of tensors that a user can save; each has one row for each image and attack."""

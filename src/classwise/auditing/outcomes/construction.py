@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, threat_of
-from classwise.core import limits
+from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.names import checked_names
-from classwise.core.tensors import as_array
+from classwise.core.settings import limits
+from classwise.core.settings.names import checked_names
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 from classwise.stats.metrics import confidence_variance
 

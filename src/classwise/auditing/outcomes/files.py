@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from classwise.auditing.outcomes import parquet as tables
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
-from classwise.core import tables
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.names import checked_names
-from classwise.core.storage import MARKERS
+from classwise.core.files.storage import MARKERS
+from classwise.core.settings.names import checked_names
 from classwise.stats.counts import IntArray
 
 COLUMNS: Mapping[str, str] = {

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.registry import described
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.registry import described
 from classwise.stats.counts import IntArray
 
 Method = Literal["between_groups", "to_overall"]

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 import pydantic
 
-from classwise.core.config import build, configurable
+from classwise.core.compute.repeats import RepeatCount, RepeatRule, Repeats
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.names import checked_name, checked_names, checked_text
-from classwise.core.repeats import RepeatCount, RepeatRule, Repeats
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.threat_text import PER_IMAGE, Grid, check_stated, parse_threat
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.settings.config import build, configurable
+from classwise.core.settings.names import checked_name, checked_names, checked_text
+from classwise.core.threat.text import PER_IMAGE, Grid, check_stated, parse_threat
 from classwise.stats.counts import FloatArray, IntArray, class_labels, whole_numbers
 
 """Version of the columns of the table and of this metadata."""
@@ -96,7 +96,8 @@ class Meta:
         settle: requested distance of the ends of the intervals from the estimates, if AutoAttack's last attacks ran on
             a sample only; None: every attack was to run on every image.
         seed: seed of the attacks' random numbers; None: unknown, or several.
-        precision: precision of the gradients (`classwise.core.precision.Precision`); success is decided in float32.
+        precision: precision of the gradients (`classwise.core.compute.precision.Precision`); success is decided in
+            float32.
         batch_size: images on the device at once; None: unknown, or several.
         repeats: number of passes that decided whether an image is correct.
         repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.

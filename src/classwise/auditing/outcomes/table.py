@@ -22,13 +22,13 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.construction import checked_rows, joined_tables, table_of_predictions
 from classwise.auditing.outcomes.files import check_groupings
 from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
-from classwise.core.accepted import BY_CONTENT
-from classwise.core.arguments import checked
-from classwise.core.description import PassCounts
+from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
-from classwise.core.extras import require
-from classwise.core.names import checked_names
-from classwise.core.tensors import as_array
+from classwise.core.settings.accepted import BY_CONTENT
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.description import PassCounts
+from classwise.core.settings.extras import require
+from classwise.core.settings.names import checked_names
 from classwise.stats.bounds import BoundedCounts, overall
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
@@ -425,7 +425,7 @@ class Outcomes:
                 reserved, or a field is unknown.
         """
         if not isinstance(meta.get("threat"), str | None):
-            from classwise.core.threat import Threat  # imports torch
+            from classwise.core.threat.ball import Threat  # imports torch
 
             meta["threat"] = str(Threat.parse(meta["threat"]))
         return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from classwise.attacks.engine import Engine
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.arguments import BatchSize, checked
-from classwise.core.config import Seed
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.precision import EXACT, Dtype, Precision, precision_of
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import EXACT, Dtype, Precision, precision_of
-from classwise.core.tensors import as_tensor
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.settings.arguments import BatchSize, checked
+from classwise.core.settings.config import Seed
+from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import as_labels, as_pixels
 from classwise.models.logits import as_logits
 

@@ -22,12 +22,12 @@ from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import check_sampling
 from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks, require_applicable
-from classwise.core.arguments import Seconds, check, checked
-from classwise.core.distributed import ProcessGroup, process_group
+from classwise.core.compute.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.progress_display import listening
-from classwise.core.threat import ThreatLike
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.arguments import Seconds, check, checked
+from classwise.core.threat.ball import ThreatLike
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored

@@ -16,9 +16,9 @@ from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT
-from classwise.core.threat import ThreatLike
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT
+from classwise.core.threat.ball import ThreatLike
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
+from classwise.auditing.outcomes.parquet import read_table, write_table
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import MARKERS, ResultFolder
-from classwise.core.tables import read_table, write_table
+from classwise.core.files.storage import MARKERS, ResultFolder
 
 ABOUT = MARKERS["audit"]
 """The file that marks a folder as an audit's."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
-from classwise.core.precision import EXACT
+from classwise.core.compute.precision import EXACT
 from classwise.models.modes import evaluating, frozen
 
 USUAL_BATCH = 128

@@ -15,12 +15,12 @@ from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import checked
-from classwise.core.csv_files import write_csv
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
-from classwise.core.threat import ThreatLike
+from classwise.core.files.csv_files import write_csv
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.arguments import checked
+from classwise.core.threat.ball import ThreatLike
 from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.corruptions.corrupt import STANDARD
 from classwise.data.images import Images

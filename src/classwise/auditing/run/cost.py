@@ -20,11 +20,11 @@ from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
-from classwise.core.arguments import checked
-from classwise.core.description import PassCounts
-from classwise.core.rates import Clock, Kind, Rates
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.compute.rates import Clock, Kind, Rates
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.description import PassCounts
+from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Batch, Images
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
@@ -103,8 +103,8 @@ def estimate(
         attacks: the attacks.
         trained: whether the images are evaluated without attack. False: all of them count as correctly classified, for
             the cost of a model before its training.
-        rates: measured rates of a device (`classwise.core.rates.RATES`), for the minutes on it; None: passes are timed
-            on this device.
+        rates: measured rates of a device (`classwise.core.compute.rates.RATES`), for the minutes on it; None: passes
+            are timed on this device.
         **options: see `AuditOptions`.
 
     Raises:

@@ -37,16 +37,16 @@ from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.result import Audit, AuditWarning, about_of
 from classwise.auditing.run.rows import attacked_rows, carried_rows, clean_rows, skipped_rows, trace_rows
 from classwise.auditing.run.sampling import ROWS, Sampling
-from classwise.core import interruption
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.memory_format import share_format
+from classwise.core.compute.precision import Precision
+from classwise.core.compute.rng import CounterRNG, seeded
+from classwise.core.compute.transfers import to_device
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.memory_format import share_format
-from classwise.core.precision import Precision
-from classwise.core.progress import Progress
-from classwise.core.progress_record import recorded
-from classwise.core.rng import CounterRNG, seeded
-from classwise.core.storage import ResultFolder
-from classwise.core.transfers import to_device
+from classwise.core.files.storage import ResultFolder
+from classwise.core.progress import interruption
+from classwise.core.progress.listener import Progress
+from classwise.core.progress.record import recorded
 from classwise.data.images import Batch, Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream
@@ -250,8 +250,8 @@ class Execution:
     def _attack_all(self, notes: Sequence[str], record: RunRecord) -> None:
         """Attack every image of this process by every attack until the deadline.
 
-        A request to stop (SIGINT or SIGTERM, see `classwise.core.interruption`) takes effect after the next block of
-        finished images; finished rows are written.
+        A request to stop (SIGINT or SIGTERM, see `classwise.core.progress.interruption`) takes effect after the next
+        block of finished images; finished rows are written.
 
         Args:
             notes: those of other runs.

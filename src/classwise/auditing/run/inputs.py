@@ -17,12 +17,12 @@ from torch.nn.parameter import is_lazy
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.auditing.outcomes.meta import CLASSES_NOTE, OUTPUTS_NOTE
+from classwise.core.compute.precision import check_device
+from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, unknown
-from classwise.core.grid import snapped
-from classwise.core.precision import check_device
-from classwise.core.tensors import as_array
-from classwise.core.threat import Threat, ThreatLike
-from classwise.core.user_code import raised_within
+from classwise.core.settings.user_code import raised_within
+from classwise.core.threat.ball import Threat, ThreatLike
+from classwise.core.threat.grid import snapped
 from classwise.data.formats.layout import CHANNELS_FIRST
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set

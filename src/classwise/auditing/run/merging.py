@@ -25,7 +25,7 @@ from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.storage import ResultFolder, difference
+from classwise.core.files.storage import ResultFolder, difference
 from classwise.stats.counts import BoolArray, IntArray
 
 SHARDS = "shards"

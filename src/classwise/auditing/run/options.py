@@ -16,11 +16,11 @@ from pydantic import Field
 from classwise.auditing.guards.report import GuardMode
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.run.partition import MOST_SHARDS, Shard
-from classwise.core.arguments import BatchSize, Distance
-from classwise.core.config import Seed
-from classwise.core.precision import Dtype, Precision
-from classwise.core.repeats import RepeatCount, RepeatRule
-from classwise.core.threat_text import Grid
+from classwise.core.compute.precision import Dtype, Precision
+from classwise.core.compute.repeats import RepeatCount, RepeatRule
+from classwise.core.settings.arguments import BatchSize, Distance
+from classwise.core.settings.config import Seed
+from classwise.core.threat.text import Grid
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,7 +50,7 @@ class AuditOptions(ShardedOptions, total=False):
     Args:
         device: where to run; None: where the model is. A module is moved to the device.
         precision: of the gradients, a `Precision` or its dtype; success is decided in float32. None: the fastest on the
-            device (`classwise.core.precision.fastest`); if an audit is resumed, that of the saved audit.
+            device (`classwise.core.compute.precision.fastest`); if an audit is resumed, that of the saved audit.
         batch_size: images on the device at once, at least 32. Results repeat bit for bit at one batch size. None: 128,
             on a GPU 1024 or as many as there are, and for images above 64 x 64 pixels as many as fit; if an audit is
             resumed, that of the saved audit.
@@ -109,7 +109,7 @@ _DESCRIPTIONS = {
 def with_options(function: F) -> F:
     """List the options of a function, its last argument ``**options: Unpack[...]``, in its signature and docstring.
 
-    So `help`, completion in notebooks and `classwise.core.arguments.checked` know each of them.
+    So `help`, completion in notebooks and `classwise.core.settings.arguments.checked` know each of them.
 
     Example:
         >>> import inspect

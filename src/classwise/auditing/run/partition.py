@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from classwise.auditing.run import inputs
-from classwise.core.distributed import ProcessGroup
+from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 

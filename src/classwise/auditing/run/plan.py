@@ -16,12 +16,12 @@ from classwise.auditing.run.batch_sizes import USUAL_BATCH
 from classwise.auditing.run.options import DEFAULTS, AuditOptions
 from classwise.auditing.run.sampling import Sampling
 from classwise.auditing.run.suite import Suite
-from classwise.core.determinism import deterministic_algorithms
+from classwise.core.compute.determinism import deterministic_algorithms
+from classwise.core.compute.precision import FLOAT32, Dtype, Precision, fastest, precision_of
+from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import FLOAT32, Dtype, Precision, fastest, precision_of
-from classwise.core.repeats import ONCE, Repeats
-from classwise.core.threat import Threat
-from classwise.core.threat_text import Grid
+from classwise.core.threat.ball import Threat
+from classwise.core.threat.text import Grid
 
 _CPU = torch.device("cpu")
 

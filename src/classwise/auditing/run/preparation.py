@@ -43,11 +43,11 @@ from classwise.auditing.run.options import AuditOptions
 from classwise.auditing.run.partition import Shard, shard_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.suite import Suite, split_suite
+from classwise.core.compute.precision import FLOAT32, precision_of
+from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, first_line
-from classwise.core.precision import FLOAT32, precision_of
-from classwise.core.progress import Progress
-from classwise.core.rng import generators_restored
-from classwise.core.threat import Threat, ThreatLike, large_radius_text
+from classwise.core.progress.listener import Progress
+from classwise.core.threat.ball import Threat, ThreatLike, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of

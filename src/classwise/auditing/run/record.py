@@ -12,9 +12,9 @@ from typing import Any
 from torch import nn
 
 from classwise.auditing.run.inputs import network_of
-from classwise.core.environment import PHASES, continued, environment
+from classwise.core.compute.environment import PHASES, continued, environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import read_json, write_text
+from classwise.core.files.storage import read_json, write_text
 from classwise.models.base import device_of
 from classwise.models.provenance import model_facts
 

@@ -26,11 +26,11 @@ from classwise.auditing.run.audit_folder import (
     write_trace,
 )
 from classwise.auditing.run.estimators import BoundsEstimator, CompleteEstimator, Estimator
-from classwise.core.arguments import Level, checked
 from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
-from classwise.core.names import checked_name
-from classwise.core.storage import ResultFolder
+from classwise.core.files.storage import ResultFolder
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.names import checked_name
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts

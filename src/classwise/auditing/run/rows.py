@@ -15,9 +15,9 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Decision, Engine, Finished
 from classwise.auditing.outcomes.files import REPEATS, REPORTED
 from classwise.auditing.outcomes.meta import CLEAN
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
-from classwise.core.transfers import to_cpu
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.compute.transfers import to_cpu
+from classwise.core.threat.ball import Threat
 from classwise.data.images import Batch
 from classwise.stats.metrics import confidence_variance
 

@@ -21,8 +21,8 @@ from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.estimators import BoundsEstimator
 from classwise.auditing.run.suite import Suite, parse_attacks
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
 from classwise.stats.counts import IntArray
 from classwise.stats.two_phase import (
     UNKNOWN,

@@ -14,11 +14,11 @@ from classwise.auditing.run.inputs import Group
 from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.arguments import Seconds, checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
-from classwise.core.threat import ThreatLike
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.arguments import Seconds, checked
+from classwise.core.threat.ball import ThreatLike
 from classwise.training.folder import Run, runs_in
 
 

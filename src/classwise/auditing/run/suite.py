@@ -17,12 +17,12 @@ from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD, TEMPERATURES, TemperaturePGD
 from classwise.attacks.suites import SUITES, members
 from classwise.auditing.outcomes.meta import CLEAN, check_attack_labels
-from classwise.core import limits
-from classwise.core.config import Spec, describe, make, parse_spec
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.names import checked_name, fresh_name
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat, ThreatLike
+from classwise.core.settings import limits
+from classwise.core.settings.config import Spec, describe, make, parse_spec
+from classwise.core.settings.names import checked_name, fresh_name
+from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Batch
 from classwise.models.modes import wrong_gradients_refused
 

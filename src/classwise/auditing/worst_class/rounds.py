@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.engine import Job
+from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import attack_length
-from classwise.core import interruption
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import Progress
-from classwise.core.rng import CounterRNG
-from classwise.core.tables import facts_of, read_table, write_table
+from classwise.core.progress import interruption
+from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
 from classwise.models.logits import predicts
 from classwise.stats.best_arm import BestArmSearch, Draw, Escalate
@@ -177,7 +177,8 @@ class Rounds:
     def first_pass(self) -> SurvivorCounts:
         """Run the clean pass and the first attack on all images, and store the survivors.
 
-        Finished images are saved periodically, and before a requested stop (see `classwise.core.interruption`).
+        Finished images are saved periodically, and before a requested stop (see
+        `classwise.core.progress.interruption`).
 
         Raises:
             ClasswiseError: if the saved search is on other images.

@@ -21,12 +21,12 @@ from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds, SavedSearch, SurvivorCounts
-from classwise.core import interruption
-from classwise.core.arguments import Level, Seconds, checked
-from classwise.core.progress import Progress
-from classwise.core.progress_display import listening
-from classwise.core.storage import ResultFolder
-from classwise.core.threat import ThreatLike
+from classwise.core.files.storage import ResultFolder
+from classwise.core.progress import interruption
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.arguments import Level, Seconds, checked
+from classwise.core.threat.ball import ThreatLike
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
 

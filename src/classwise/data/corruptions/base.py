@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 
 SEVERITIES = (1, 2, 3, 4, 5)
 Severity = Annotated[int, Field(ge=1, le=5)]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import blurred, enlarged, filtered, gaussian, streaked
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 import torch
 
-from classwise.core.arguments import checked
-from classwise.core.config import Seed
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Seed
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.base import Severity
 from classwise.data.images import Images, to_unit

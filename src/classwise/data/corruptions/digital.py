@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import moved
 from classwise.data.images import to_unit

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.data.corruptions.base import Corruption
 from classwise.data.corruptions.filters import blurred, enlarged, streaked
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import check_regular, read_text
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images

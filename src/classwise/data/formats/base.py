@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
 from classwise.data.encoded import EncodedImages
 from classwise.data.images import Images
 

@@ -10,9 +10,9 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
 from classwise.data.images import Column, Images
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, read_bytes, read_text, split_of_file
 from classwise.data.images import Column, Images
 

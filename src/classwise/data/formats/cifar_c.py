@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.formats.base import Format, check_regular, visible
 from classwise.data.formats.layout import channels_first

@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 
 import torch
 
-from classwise.core import limits
-from classwise.core.config import Count, configurable
-from classwise.core.csv_files import csv_columns
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.files.csv_files import csv_columns
+from classwise.core.settings import limits
+from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, read_text, split_of_file
 from classwise.data.images import Column

@@ -18,8 +18,8 @@ import torch
 from PIL import ExifTags, Image, UnidentifiedImageError
 from torch import Tensor
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, split_of_file
 from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images

@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import SPLITS, begins_with, check_regular, split_of_file, visible
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images

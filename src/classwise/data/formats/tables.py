@@ -13,9 +13,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from classwise.core import limits
-from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
+from classwise.core.settings.config import Count, configurable
 from classwise.data.formats.base import Format
 from classwise.data.formats.image_files import Decoder, stack
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import image_files, subfolders
 from classwise.data.formats.image_files import Decoder, stack

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from classwise.core import limits
-from classwise.core.config import Count, configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings import limits
+from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import EncodedFormat, check_regular, is_hidden, read_text, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES

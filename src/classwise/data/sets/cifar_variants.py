@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from classwise.core import limits
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
+from classwise.core.settings.config import configurable
 from classwise.data.formats.cifar_c import read_array
 from classwise.data.formats.layout import channels_first
 from classwise.data.formats.npz import Npz

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings.config import configurable
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.base import Severity
 from classwise.data.formats.cifar_c import CifarC, corruptions

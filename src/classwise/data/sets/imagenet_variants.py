@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from classwise.core.config import configurable
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings.config import configurable
 from classwise.data.encoded import EncodedImages
 from classwise.data.formats.base import visible
 from classwise.data.formats.folder import Folder, subfolders

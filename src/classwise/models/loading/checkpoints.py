@@ -17,9 +17,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.storage import verify
+from classwise.core.files.storage import verify
+from classwise.core.settings import limits
 from classwise.models.weights import METADATA_KEY
 
 AVERAGED = ("state_dict_ema", "model_ema", "ema")

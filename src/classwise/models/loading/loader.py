@@ -14,13 +14,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from classwise.core.arguments import checked
-from classwise.core.config import Count
+from classwise.core.compute.precision import check_device
+from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.precision import check_device
-from classwise.core.registry import described
-from classwise.core.rng import generators_restored
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Count
+from classwise.core.settings.registry import described
 from classwise.data.images import Images
 from classwise.data.loading import named_set
 from classwise.data.stream import Stream, as_data

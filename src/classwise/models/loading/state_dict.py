@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings import limits
 from classwise.models.base import Classifier
 from classwise.models.loading.checkpoints import Checkpoint
 

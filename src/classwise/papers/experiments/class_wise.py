@@ -19,8 +19,8 @@ from classwise.analysis.spread import spread, spread_of
 from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.threat.ball import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested

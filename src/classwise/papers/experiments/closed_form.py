@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, Experiment, Findings
 from classwise.papers.interval_estimators import exactly

@@ -16,8 +16,8 @@ from classwise.analysis.drop import drop
 from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.config import Spec, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import Spec, configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test, not_tested
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, pgd_of

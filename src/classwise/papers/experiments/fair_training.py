@@ -17,8 +17,8 @@ from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.config import Spec
-from classwise.core.threat import Threat
+from classwise.core.settings.config import Spec
+from classwise.core.threat.ball import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
 from classwise.papers.experiment import (

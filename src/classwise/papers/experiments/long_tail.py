@@ -11,7 +11,7 @@ import numpy as np
 
 from classwise.analysis.epochs import measured
 from classwise.auditing.run.result import Audit
-from classwise.core.config import configurable
+from classwise.core.settings.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd

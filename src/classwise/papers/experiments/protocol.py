@@ -13,7 +13,7 @@ from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.outcomes.artifacts import Kind
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.config import describe
+from classwise.core.settings.config import describe
 from classwise.data.images import Images
 from classwise.papers.experiment import Context, Training, recipe_at
 from classwise.papers.interval_estimators import (

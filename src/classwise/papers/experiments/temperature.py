@@ -20,8 +20,8 @@ from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.attacks.losses import nth_other
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.attack import attack as perturb
-from classwise.core.config import configurable
-from classwise.core.precision import EXACT
+from classwise.core.compute.precision import EXACT
+from classwise.core.settings.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of

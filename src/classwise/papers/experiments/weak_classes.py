@@ -19,10 +19,10 @@ from classwise.analysis.feature_sets import NonRobustFeatures, RobustFeatures
 from classwise.analysis.similarity import Similarity, similarity_of
 from classwise.attacks.engine import Engine
 from classwise.auditing.run.result import Audit
-from classwise.core.config import configurable
-from classwise.core.float32 import true_float32
-from classwise.core.precision import EXACT
-from classwise.core.storage import replacing
+from classwise.core.compute.float32 import true_float32
+from classwise.core.compute.precision import EXACT
+from classwise.core.files.storage import replacing
+from classwise.core.settings.config import configurable
 from classwise.data import CORRUPTIONS, corrupt
 from classwise.data.images import Images
 from classwise.models.modes import evaluating

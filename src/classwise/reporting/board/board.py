@@ -8,9 +8,9 @@ from typing import Annotated
 
 from classwise.auditing.compare.comparability import Named, check_alike
 from classwise.auditing.outcomes.table import ALL, CLEAN
-from classwise.core.arguments import Level, checked
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.names import fresh_name
+from classwise.core.settings.arguments import Level, checked
+from classwise.core.settings.names import fresh_name
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.sources import Candidate, Source, read

@@ -18,10 +18,10 @@ from classwise.auditing.compare.comparability import canonical, members_of, valu
 from classwise.auditing.outcomes.meta import UNSTATED, check_attack_labels, stated_threat
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
+from classwise.core.compute.repeats import RepeatCount, RepeatRule
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.names import checked_name, checked_names
-from classwise.core.repeats import RepeatCount, RepeatRule
-from classwise.core.threat_text import Grid
+from classwise.core.settings.names import checked_name, checked_names
+from classwise.core.threat.text import Grid
 from classwise.stats.counts import ClassCounts
 
 

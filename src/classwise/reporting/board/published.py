@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_name
+from classwise.core.settings.names import checked_name
 
 NORMS = ("Linf", "L2")
 """Names of the folders of RobustBench that have accuracies under AutoAttack."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.core.arguments import Level, checked
-from classwise.core.csv_files import csv_text
 from classwise.core.display import RichDisplay
-from classwise.core.schema import SCHEMA_VERSIONS
-from classwise.core.storage import write_text
+from classwise.core.files.csv_files import csv_text
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import write_text
+from classwise.core.settings.arguments import Level, checked
 from classwise.core.version import __version__
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.tables import BoardTable, measures

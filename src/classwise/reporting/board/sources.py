@@ -12,9 +12,9 @@ from classwise.auditing.compare.sources import teacher_of
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import ABOUT, SWEEP, audits_of, contains_audits
 from classwise.auditing.run.result import Audit
-from classwise.core.config import build
 from classwise.core.errors import ClasswiseError, did_you_mean
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.settings.config import build
 from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
 from classwise.reporting.board.published import Published, published_in
 from classwise.training.folder import Run, runs_in

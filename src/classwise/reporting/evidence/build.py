@@ -17,10 +17,10 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.policy import Policy, checked_policy
 from classwise.auditing.run.audit_folder import ABOUT, audit_in
 from classwise.auditing.run.result import Audit
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import read_json, write_bytes, write_text
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import read_json, write_bytes, write_text
+from classwise.core.settings.arguments import checked
 from classwise.core.version import __version__
 from classwise.reporting.builds import Status
 from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts

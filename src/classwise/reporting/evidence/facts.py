@@ -26,7 +26,7 @@ from classwise.auditing.policy import Policy
 from classwise.auditing.run.audit_folder import read_about
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS
+from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.version import __version__
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.builds import Status, check_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
-from classwise.core.repeats import Repeats
+from classwise.core.compute.repeats import Repeats
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board

@@ -13,10 +13,10 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.power_plan import PowerPlan
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.arguments import checked
-from classwise.core.destinations import destination, is_stream
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import write_text
+from classwise.core.files.destinations import destination, is_stream
+from classwise.core.files.storage import write_text
+from classwise.core.settings.arguments import checked
 from classwise.reporting.board.result import Board
 from classwise.reporting.pages.audit import audit_page
 from classwise.reporting.pages.board import board_page

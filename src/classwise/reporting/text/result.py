@@ -11,7 +11,7 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.power_plan import PowerPlan
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.progress_display import duration
+from classwise.core.progress.display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics

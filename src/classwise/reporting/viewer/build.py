@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.compare.sources import Source
 from classwise.auditing.run.result import Audit
-from classwise.core.accepted import BY_CONTENT
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
-from classwise.core.names import checked_names, fresh_name
-from classwise.core.storage import write_bytes, write_text
+from classwise.core.files.storage import write_bytes, write_text
+from classwise.core.settings.accepted import BY_CONTENT
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.names import checked_names, fresh_name
 from classwise.reporting import formatting
 from classwise.reporting.pages.report import report
 from classwise.reporting.templating import render, style

@@ -14,7 +14,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import ALL, NO_PREDICTION, UNION, Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.rng import CounterRNG
 from classwise.reporting import formatting, sentences
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.escape import visible

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.sweeps.executors.base import Executor

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from classwise.core.arguments import checked
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 from classwise.sweeps.executors import EXECUTORS
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import reason, require
+from classwise.core.settings.extras import reason, require
 from classwise.sweeps.commands import GRACE_SECONDS, STOPPED
 from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.tasks import attempts, run_task_remotely

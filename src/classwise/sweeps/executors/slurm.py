@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import require
+from classwise.core.settings.extras import require
 from classwise.sweeps.commands import GRACE_SECONDS, stop_running
 from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.tasks import attempts, run_task_remotely

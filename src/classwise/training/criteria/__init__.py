@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 
 if TYPE_CHECKING:
     from classwise.training.criteria.base import Criterion

@@ -14,8 +14,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.description import Described
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings
 
 Base = Callable[[Tensor, Tensor], Tensor]
@@ -23,7 +23,7 @@ Base = Callable[[Tensor, Tensor], Tensor]
 
 
 class Criterion(Described, ABC):
-    """Base class of criteria. Subclasses are frozen dataclasses (`classwise.core.config.configurable`)."""
+    """Base class of criteria. Subclasses are frozen dataclasses (`classwise.core.settings.config.configurable`)."""
 
     #: Whether the network must return cosines, as the models of the zoo do with ``head: cosine``.
     cosines: ClassVar[bool] = False

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
+from classwise.core.progress.listener import NullProgress, Progress
 
 RUNS = "tracking.json"
 """The file of a run folder with the ids of its runs in the trackers, so that resumed trainings and audits join them."""

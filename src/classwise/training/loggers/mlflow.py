@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import yaml
 
-from classwise.core.config import flat_options
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import require
-from classwise.core.progress import Progress
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.config import flat_options
+from classwise.core.settings.extras import require
 from classwise.training.loggers.base import Logger, save_run, saved_run
 
 EXPERIMENT = "classwise"

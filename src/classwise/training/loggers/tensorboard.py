@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from classwise.core.extras import require
-from classwise.core.progress import Progress
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.extras import require
 from classwise.training.loggers.base import Logger
 
 

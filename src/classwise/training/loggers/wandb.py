@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import yaml
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import require
-from classwise.core.progress import Progress
+from classwise.core.progress.listener import Progress
+from classwise.core.settings.extras import require
 from classwise.training.loggers.base import Logger, new_run_id, save_run, saved_run
 
 

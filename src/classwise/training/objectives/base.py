@@ -13,11 +13,11 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
-from classwise.core.config import configurable, describe, make, parse_spec
-from classwise.core.description import Described, PassCounts
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
-from classwise.core.threat import Threat
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import configurable, describe, make, parse_spec
+from classwise.core.settings.description import Described, PassCounts
+from classwise.core.threat.ball import Threat
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Criterion
@@ -110,7 +110,7 @@ def _criterion(value: object) -> object:
 
 @configurable
 class Objective(Described, ABC):
-    """Base class of objectives. Subclasses are frozen dataclasses (`classwise.core.config.configurable`).
+    """Base class of objectives. Subclasses are frozen dataclasses (`classwise.core.settings.config.configurable`).
 
     Args:
         criterion: the classification loss, such as ``{"name": "he"}`` for hypersphere embedding, or the path of a

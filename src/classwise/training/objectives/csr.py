@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from classwise.attacks.losses import divergence
-from classwise.core.config import NonNegative, Share, configurable
-from classwise.core.precision import Forward
+from classwise.core.compute.precision import Forward
+from classwise.core.settings.config import NonNegative, Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.trades import Trades

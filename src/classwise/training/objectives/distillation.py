@@ -13,11 +13,11 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
-from classwise.core.config import Positive, Share, configurable
-from classwise.core.description import PassCounts
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.config import Positive, Share, configurable
+from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 

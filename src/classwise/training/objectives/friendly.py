@@ -11,10 +11,10 @@ from torch import Tensor
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.engine.rows import choose
-from classwise.core.config import Share, configurable
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.config import Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.objectives.base import TrainingBatch

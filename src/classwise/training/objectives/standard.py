@@ -7,10 +7,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.config import configurable
-from classwise.core.description import PassCounts
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import configurable
+from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 

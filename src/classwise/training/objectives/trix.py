@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.core.config import NonNegative, configurable
-from classwise.core.precision import Forward
-from classwise.core.rng import CounterRNG
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks import ATTACKS
-from classwise.core.arguments import checked
-from classwise.core.config import Spec, make
+from classwise.core.compute.precision import check_device
 from classwise.core.errors import ClasswiseError
-from classwise.core.precision import check_device
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.storage import check_writable
-from classwise.core.threat import Threat
+from classwise.core.files.storage import check_writable
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.settings.arguments import checked
+from classwise.core.settings.config import Spec, make
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare

@@ -12,10 +12,10 @@ from torch import nn
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import owned
-from classwise.core.progress import NullProgress, Progress
-from classwise.core.storage import read_json
-from classwise.core.threat import Threat
+from classwise.core.files.ownership import owned
+from classwise.core.files.storage import read_json
+from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run

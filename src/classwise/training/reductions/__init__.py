@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from classwise.core.registry import Registry
+from classwise.core.settings.registry import Registry
 
 REDUCTIONS: Registry[object] = Registry(
     "reduction",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from classwise.core.config import NonNegative, Positive, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import NonNegative, Positive, configurable
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean

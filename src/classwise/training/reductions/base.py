@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classwise.core.config import Spec, make, parse_spec
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import Spec, make, parse_spec
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions import REDUCTIONS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import NonNegative, configurable
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.core.config import Positive, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import Positive, configurable
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image

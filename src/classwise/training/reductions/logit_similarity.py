@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the usual alias
 from torch import Tensor
 
-from classwise.core.config import NonNegative, configurable
-from classwise.core.description import Described
+from classwise.core.settings.config import NonNegative, configurable
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.config import Count, NonNegative, Positive, configurable
+from classwise.core.settings.config import Count, NonNegative, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

@@ -7,8 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.config import Count, NonNegative, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import Count, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

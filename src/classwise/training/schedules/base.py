@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from classwise.core.description import Described
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings.description import Described
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.objectives.base import Step, TrainingBatch
 

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, configurable
+from classwise.core.settings.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.class_weighting import apply_class_weights

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, Share, configurable
+from classwise.core.settings.config import NonNegative, Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from classwise.core.config import ClassName, NonNegative, configurable
+from classwise.core.settings.config import ClassName, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights

@@ -8,8 +8,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from classwise.core.config import Count, NonNegative, configurable
 from classwise.core.errors import warn_once
+from classwise.core.settings.config import Count, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from classwise.core.config import Positive, configurable
+from classwise.core.settings.config import Positive, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

@@ -9,7 +9,7 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, Positive, configurable
+from classwise.core.settings.config import NonNegative, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights

@@ -13,8 +13,8 @@ import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, Number, configurable
 from classwise.core.errors import warn_once
+from classwise.core.settings.config import NonNegative, Number, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights

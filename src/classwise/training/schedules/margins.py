@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from classwise.core.config import Number, Share, configurable
+from classwise.core.settings.config import Number, Share, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import State
 from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from classwise.core.config import configurable
+from classwise.core.settings.config import configurable
 from classwise.training.classes import Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

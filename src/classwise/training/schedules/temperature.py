@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from classwise.core.config import Count, Positive, Share, configurable
+from classwise.core.settings.config import Count, Positive, Share, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

@@ -6,8 +6,8 @@ import dataclasses
 
 import torch
 
-from classwise.core.config import ClassName, NonNegative, configurable
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import ClassName, NonNegative, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

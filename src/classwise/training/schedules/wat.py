@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from classwise.core.config import NonNegative, configurable
+from classwise.core.settings.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights

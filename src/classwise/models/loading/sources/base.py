@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import reason
+from classwise.core.settings.extras import reason
 from classwise.models.resizing import Step
 
 

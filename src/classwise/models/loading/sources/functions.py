@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.registry import described, is_builtin
+from classwise.core.settings import limits
+from classwise.core.settings.registry import described, is_builtin
 from classwise.models.base import Classifier
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 from classwise.models.maite import MaiteModel, is_model

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import reason, require
-from classwise.core.names import numbered_names
+from classwise.core.settings.extras import reason, require
+from classwise.core.settings.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 from classwise.models.loading.sources.processors import KEYS, Preprocessing, check, preprocessing
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, did_you_mean, unknown
-from classwise.core.extras import reason, require
+from classwise.core.settings import limits
+from classwise.core.settings.extras import reason, require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 from classwise.models.provenance import note_weights_file
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.extras import reason
-from classwise.core.rng import CounterRNG
+from classwise.core.settings.extras import reason
 from classwise.models.resizing import CenterCrop, RelativeCrop, Resize, ReverseChannels, Step
 
 Values = Mapping[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import reason, require
+from classwise.core.settings.extras import reason, require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 
 DEFAULTS = ("cifar10", "Linf")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import require
+from classwise.core.settings.extras import require
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
 from classwise.models.resizing import FILTERS, Resize
 

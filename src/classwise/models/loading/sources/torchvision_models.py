@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.extras import require
-from classwise.core.names import numbered_names
+from classwise.core.settings.extras import require
+from classwise.core.settings.names import numbered_names
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel, built_with
 from classwise.models.resizing import FILTERS, Resize
 

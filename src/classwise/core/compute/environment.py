@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from classwise.core.command_line import recorded_command
+from classwise.core.settings.command_line import recorded_command
 
 PACKAGES = ("classwise", "torch", "numpy", "scipy", "pandas", "pyarrow", "scikit-learn", "safetensors", "pillow")
 

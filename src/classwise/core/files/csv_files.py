@@ -20,7 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.storage import write_text
+from classwise.core.files.storage import write_text
 
 _BREAKS = "\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029"
 """Line breaks, as of `str.splitlines`."""

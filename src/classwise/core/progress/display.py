@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any, TextIO
 
-from classwise.core.progress import NullProgress, Progress, Timed
+from classwise.core.progress.listener import NullProgress, Progress, Timed
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

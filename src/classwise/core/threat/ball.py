@@ -11,12 +11,13 @@ from typing import Annotated, get_args
 import torch
 from torch import Tensor
 
-from classwise.core import limits, recolouring
-from classwise.core.arguments import checked
+from classwise.core.compute.rng import CounterRNG
+from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.rng import CounterRNG
-from classwise.core.tensors import as_tensor
-from classwise.core.threat_text import (
+from classwise.core.settings import limits
+from classwise.core.settings.arguments import checked
+from classwise.core.threat import recolouring
+from classwise.core.threat.text import (
     NORM_BALLS,
     NORMS,
     PER_IMAGE,
@@ -43,7 +44,7 @@ class Threat:
 
     - ``"Linf"``, ``"L2"`` and ``"L1"`` are balls of these norms.
     - ``"recolour"`` maps the values of each channel by a function, the same for all pixels of the image, that changes
-      no value by more than the radius (`classwise.core.recolouring`): a subset of the Linf ball.
+      no value by more than the radius (`classwise.core.threat.recolouring`): a subset of the Linf ball.
     - ``"spatial"`` rotates and translates (`classwise.attacks.spatial`): radius 1 allows 30 degrees either way, and
       3/32 of the width and of the height, as in Engstrom et al. (ICML 2019); the limits are proportional to the radius.
       The images have no projection and no distance, so only the attacks ``spatial-grid`` and ``spatial-pgd`` apply.

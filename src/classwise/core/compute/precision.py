@@ -11,19 +11,19 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from classwise.core.compilation import Compile, CompiledNetwork, Compiling, compiled
-from classwise.core.config import configurable
-from classwise.core.default_device import default_of_user
-from classwise.core.errors import ClasswiseError
-from classwise.core.float32 import Float32
-from classwise.core.graphs import Graphs
-from classwise.core.memory_format import (
+from classwise.core.compute.compilation import Compile, CompiledNetwork, Compiling, compiled
+from classwise.core.compute.float32 import Float32
+from classwise.core.compute.graphs import Graphs
+from classwise.core.compute.memory_format import (
     channels_last,
     contiguous,
     format_of,
     is_contiguous,
     overflows_in_channels_last,
 )
+from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import configurable
+from classwise.core.settings.default_device import default_of_user
 
 Dtype = Literal["float32", "bfloat16"]
 Forward = Callable[[Tensor], Tensor]
@@ -44,12 +44,14 @@ class Precision:
             of confident models underflow in it. ``"auto"``: bfloat16 in the channels-last format on devices that
             multiply it at full rate (`fastest`), else float32; a run or audit records which (`on`).
         channels_last: use the channels-last memory format, in which convolutions on CPUs and GPUs are faster; a model
-            that fails in it is run in the contiguous format (`classwise.core.memory_format`).
+            that fails in it is run in the contiguous format (`classwise.core.compute.memory_format`).
         compile: compile the passes of training and of attacks with ``torch.compile``, never those of verdicts:
-            ``"auto"`` on a GPU where that saves more time than it takes (`classwise.core.compilation.worthwhile`);
-            ``"on"`` always; ``"off"`` never. True and False are read as ``"on"`` and ``"off"``.
-        deterministic: use deterministic algorithms only (`classwise.core.determinism`), so that equal runs and audits
-            on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are refused.
+            ``"auto"`` on a GPU where that saves more time than it takes
+            (`classwise.core.compute.compilation.worthwhile`); ``"on"`` always; ``"off"`` never. True and False are read
+            as ``"on"`` and ``"off"``.
+        deterministic: use deterministic algorithms only (`classwise.core.compute.determinism`), so that equal runs and
+            audits on one GPU have equal bits; on a CPU they always have. It costs some speed, and some operations are
+            refused.
         graphs: compute steps of training and of attacks on a GPU as CUDA graphs: ``"auto"`` where possible (the run or
             audit logs and records why not), ``"on"`` always (an error where it is impossible), ``"off"`` never.
         search: how a GPU computes the float32 passes of a search, such as those of FAB and Square; success is always
@@ -255,7 +257,7 @@ def fastest(device: torch.device) -> Precision:
 
     Example:
         >>> import torch
-        >>> from classwise.core.precision import FAST, FLOAT32, fastest
+        >>> from classwise.core.compute.precision import FAST, FLOAT32, fastest
         >>> fastest(torch.device("cpu")) in (FAST, FLOAT32)
         True
     """
@@ -267,7 +269,7 @@ def slow_dtype_note(precision: Precision, device: torch.device) -> str:
 
     Example:
         >>> import torch
-        >>> from classwise.core.precision import FLOAT32, slow_dtype_note
+        >>> from classwise.core.compute.precision import FLOAT32, slow_dtype_note
         >>> slow_dtype_note(FLOAT32, torch.device("meta"))
         ''
     """

@@ -21,10 +21,10 @@ from typing import Annotated, Any, TypeVar
 
 import pydantic
 
-from classwise.core import limits
-from classwise.core.accepted import Accepted, accepted
-from classwise.core.default_device import default_on_cpu
 from classwise.core.errors import ArgumentError, ClasswiseError, unknown
+from classwise.core.settings import limits
+from classwise.core.settings.accepted import Accepted, accepted
+from classwise.core.settings.default_device import default_on_cpu
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,7 +47,7 @@ def checked(target: F) -> F:
             does not accept: the argument, the value, and what is accepted, in one line.
 
     Example:
-        >>> from classwise.core.arguments import checked
+        >>> from classwise.core.settings.arguments import checked
         >>> @checked
         ... def rate(share: Annotated[float, pydantic.Field(ge=0, le=1)]) -> float:
         ...     return share

@@ -47,7 +47,9 @@ class Paper:
 
 
 def _read() -> dict[str, Paper]:
-    entries = yaml.safe_load((resources.files("classwise.core") / "bibliography.yaml").read_text(encoding="utf-8"))
+    entries = yaml.safe_load(
+        (resources.files("classwise.core.settings") / "bibliography.yaml").read_text(encoding="utf-8")
+    )
     venues = entries["venues"]
     return {
         key: Paper(key, **{**fields, "venue": venues.get(fields["venue"], fields["venue"])})

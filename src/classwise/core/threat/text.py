@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Literal, get_args
 
-from classwise.core import limits
-from classwise.core.config import number
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.hooks import hooks
+from classwise.core.settings import limits
+from classwise.core.settings.config import number
 
 Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
 Grid = Literal["8bit"]
-"""The grids that adversarial images can be rounded to (`classwise.core.grid`)."""
+"""The grids that adversarial images can be rounded to (`classwise.core.threat.grid`)."""
 NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 """The threats that are balls of a norm of the pixels."""
 NORMS: Mapping[str, Norm] = {name.lower(): name for name in get_args(Norm)}

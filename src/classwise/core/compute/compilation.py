@@ -24,11 +24,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from classwise.core.compute.graphs import Captured, SideStream, waits_noted
+from classwise.core.compute.memory_format import restore_buffers, saved_buffers
+from classwise.core.compute.rng import saved_generators
 from classwise.core.errors import ClasswiseError, first_line
-from classwise.core.graphs import Captured, SideStream, waits_noted
-from classwise.core.memory_format import restore_buffers, saved_buffers
-from classwise.core.rng import saved_generators
-from classwise.core.storage import read_json, write_text
+from classwise.core.files.storage import read_json, write_text
 
 T = TypeVar("T")
 Outputs = tuple[Tensor, Tensor | None]
@@ -95,7 +95,7 @@ def worthwhile(passes: float, cost: Cost) -> bool:
         cost: of the compilation.
 
     Example:
-        >>> from classwise.core.compilation import Cost, worthwhile
+        >>> from classwise.core.compute.compilation import Cost, worthwhile
         >>> worthwhile(4e6, Cost(20.0, 2.6e-6)), worthwhile(4e6, Cost(2.0, 2.6e-6))
         (False, True)
     """

@@ -14,8 +14,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings import limits
 
 T = TypeVar("T")
 

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from classwise.core import ownership
-from classwise.core.destinations import check_stream, destination, is_stream, permissions, send
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files import ownership
+from classwise.core.files.destinations import check_stream, destination, is_stream, permissions, send
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 
 CHECKSUMS = "checksums.txt"
 """The file in a folder that lists the checksums of the other files."""

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.ownership import check
-from classwise.core.progress import Progress, Timed
+from classwise.core.files.ownership import check
+from classwise.core.progress.listener import Progress, Timed
 
 FILE = "progress.json"
 SECONDS_BETWEEN_RECORDS = 10.0
@@ -48,7 +48,7 @@ def recorded(folder: Path | None, progress: Progress) -> Iterator[Progress]:
 
     Example:
         >>> import tempfile
-        >>> from classwise.core.progress import NullProgress
+        >>> from classwise.core.progress.listener import NullProgress
         >>> with tempfile.TemporaryDirectory() as name:
         ...     with recorded(Path(name), NullProgress()) as progress:
         ...         progress.start("training", 400)

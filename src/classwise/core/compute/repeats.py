@@ -7,8 +7,8 @@ from typing import Annotated, Literal, get_args
 
 import pydantic
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings import limits
 
 RepeatCount = Annotated[int, pydantic.Field(ge=1, le=limits.REPEATS)]
 """Number of passes."""

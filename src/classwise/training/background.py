@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from classwise.core.transfers import HostCopy
+from classwise.core.compute.transfers import HostCopy
 
 
 class BackgroundWriter:

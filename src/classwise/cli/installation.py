@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from classwise.core.user_code import is_installed
+from classwise.core.settings.user_code import is_installed
 
 OWN = __name__.partition(".")[0]
 _STARTED = time.time()

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.storage import replacing, verify
+from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.files.storage import replacing, verify
 
 KEY = "classwise"
 """The entry of a file's metadata that has the facts as JSON."""
@@ -32,7 +32,7 @@ def write_table(
         key: the entry of the metadata.
 
     Raises:
-        ClasswiseError: as `classwise.core.storage.replacing`.
+        ClasswiseError: as `classwise.core.files.storage.replacing`.
     """
     if isinstance(table, pd.DataFrame):
         table = pa.Table.from_pandas(table, preserve_index=False)
@@ -48,7 +48,7 @@ def read_table(path: Path, advice: str, *, damaged: str = "") -> pa.Table:
     Args:
         path: the file.
         advice: the suggestion in the message for a file that is not Parquet.
-        damaged: that for a file that matches none of its checksums; empty: as of `classwise.core.storage.verify`.
+        damaged: that for a file that matches none of its checksums; empty: as of `classwise.core.files.storage.verify`.
 
     Raises:
         FileNotFoundError: if there is no file.

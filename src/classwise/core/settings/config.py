@@ -13,9 +13,9 @@ import pydantic
 import pydantic.dataclasses
 import yaml
 
-from classwise.core import limits
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.registry import Registry
+from classwise.core.settings import limits
+from classwise.core.settings.registry import Registry
 
 T = TypeVar("T")
 

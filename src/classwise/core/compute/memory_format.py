@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from classwise.core.compute.rng import saved_generators
 from classwise.core.errors import first_line, one_line
-from classwise.core.rng import saved_generators
 
 T = TypeVar("T")
 M = TypeVar("M", bound=nn.Module)

@@ -48,7 +48,7 @@ def raised_within(error: BaseException, package: ModuleType) -> bool:
 
 
 def _is_ours(file: str) -> bool:
-    return _within(file, [str(Path(__file__).parents[1])])
+    return _within(file, [str(Path(__file__).parents[2])])
 
 
 def is_installed(file: str) -> bool:

@@ -1,0 +1,1 @@
+"""Arithmetic, devices, random numbers and processes."""

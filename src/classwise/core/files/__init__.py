@@ -1,0 +1,1 @@
+"""Files and folders of results: written whole, owned by one process."""

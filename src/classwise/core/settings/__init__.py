@@ -1,0 +1,1 @@
+"""What users give: settings, arguments, names, limits."""

@@ -1,0 +1,1 @@
+"""Threats: balls of images, their text, and the grid of stored images."""

@@ -15,12 +15,12 @@ import classwise as cw
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, Undecided
-from classwise.auditing.guards.report import GuardMode, GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardMode, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import Shard
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
 from classwise.data.images import Images
 from classwise.stats.class_order import images_needed

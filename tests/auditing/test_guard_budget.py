@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, Memory
-from classwise.auditing.guards.report import MODES, GuardMode, GuardReport
+from classwise.auditing.guards.report import MODES, AuditWarning, GuardMode, GuardReport
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import write_text

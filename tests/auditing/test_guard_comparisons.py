@@ -12,8 +12,8 @@ from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.budget import GUARDS
 from classwise.auditing.guards.evidence import Evidence
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.guards.significance import significant_class
-from classwise.auditing.run.result import AuditWarning
 
 from .test_guards import ConstantLoss, Ratio, names_of, run, table
 

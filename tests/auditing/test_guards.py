@@ -20,11 +20,11 @@ from classwise.attacks.gradient.apgd import APGDT
 from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale
-from classwise.auditing.guards.report import GuardMode, GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardMode, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError

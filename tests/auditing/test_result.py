@@ -12,9 +12,10 @@ import pandas as pd
 import pytest
 from sklearn.metrics import accuracy_score, f1_score, recall_score
 
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit_folder import ABOUT
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import CHECKSUMS
 from classwise.stats.intervals import lowest_interval

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.gap_intervals import variance_bounds
 from classwise.stats.paired import class_differences, difference_of_minima

@@ -15,11 +15,12 @@ import torch
 
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.curve.result import Curve
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.power_plan import plan
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.data.images import Images
 from classwise.papers.page import write_pages
 from classwise.reporting import report

@@ -15,9 +15,9 @@ import pytest
 
 import classwise as cw
 from classwise.attacks import suites
-from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board import sources

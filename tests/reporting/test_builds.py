@@ -8,8 +8,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.reporting.builds import Check, checks_of, write_junit, write_sarif
 
 REQUIRED = {

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from classwise.auditing.compare.compare import compare
-from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.reporting import report
 from classwise.reporting.examples import MAX_EXAMPLES
 from classwise.reporting.pages.audit import MAX_BYTES

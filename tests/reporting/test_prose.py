@@ -19,8 +19,9 @@ import pytest
 
 import classwise
 from classwise.auditing.compare.compare import compare
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, report
 from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.sentences import AuditFacts, confusion_sentences, lead, uncertainty

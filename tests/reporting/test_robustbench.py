@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from classwise.attacks import suites
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.guards.report import AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.robustbench import CLASSES, robustbench, write_robustbench

@@ -151,6 +151,11 @@ class Attack(Described, ABC):
         """Maximum number of starts per image, all of which must fail before the image counts as robust."""
         return self.restarts
 
+    @property
+    def total_length(self) -> int:
+        """Maximum number of steps per image, over all starts."""
+        return self.length * self.starts
+
     def starts_for(self, classes: int) -> int:
         """Number of starts per image for a model with ``classes`` classes; fewer if each start has its own target."""
         del classes

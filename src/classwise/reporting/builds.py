@@ -12,7 +12,8 @@ from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
 from classwise.auditing.compare.thresholds import ACCURACY, Threshold
-from classwise.auditing.run.result import Audit, AuditWarning
+from classwise.auditing.guards.report import AuditWarning
+from classwise.auditing.run.result import Audit
 from classwise.core.files.storage import write_text
 from classwise.core.version import __version__
 from classwise.reporting.condition_text import result_text

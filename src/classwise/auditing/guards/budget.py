@@ -7,8 +7,7 @@ import dataclasses
 from classwise.auditing.guards import gradients, interpretation, model, radius
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, Probe, Undecided
 from classwise.auditing.guards.gradients import QUERY_SHARE
-from classwise.auditing.guards.report import SHARE, GuardMode, GuardReport, Reason
-from classwise.auditing.run.result import AuditWarning
+from classwise.auditing.guards.report import SHARE, AuditWarning, GuardMode, GuardReport, Reason
 
 _MODULES = (model, gradients, radius, interpretation)
 GUARDS: dict[str, Guard] = {

@@ -18,8 +18,8 @@ from classwise.attacks.engine import AttackInputs, Engine, value_and_gradient
 from classwise.attacks.engine.decisions import decide
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.losses import margin, negative_margin
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
-from classwise.auditing.run.result import AuditWarning
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG

@@ -24,7 +24,6 @@ from classwise.auditing.guards.evidence import (
     undecided,
 )
 from classwise.auditing.guards.significance import attack_excess, significant_class
-from classwise.auditing.run.suite import attack_length
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
 from classwise.core.threat.ball import grey_radius
@@ -121,7 +120,7 @@ WEAK_SHARE = 0.03
 
 def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The labels of the single-step attacks, and those of the multi-step attacks that use gradients."""
-    short = tuple(label for label, attack in evidence.attacks.items() if attack_length(attack) == 1)
+    short = tuple(label for label, attack in evidence.attacks.items() if attack.total_length == 1)
     return short, tuple(label for label in evidence.attacks if label not in {*short, *evidence.black_box})
 
 

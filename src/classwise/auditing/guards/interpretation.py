@@ -8,7 +8,6 @@ from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.evidence import Evidence, Result, guard, percent
 from classwise.auditing.outcomes.table import ALL
-from classwise.auditing.run.suite import attack_length
 from classwise.stats.counts import IntArray
 from classwise.stats.rational import difference
 from classwise.stats.worst_class import minimum, possibly_worst
@@ -29,7 +28,7 @@ def training_attack(evidence: Evidence) -> Result:
 
 def _is_usual_training(attack: Attack) -> bool:
     """Whether an attack is FGSM or PGD of at most 10 steps, and not on the margin."""
-    short = attack_length(attack) <= 10
+    short = attack.total_length <= 10
     return short and (isinstance(attack, FGSM) or (isinstance(attack, PGD) and attack.objective != "margin"))
 
 

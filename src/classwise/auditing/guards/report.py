@@ -1,10 +1,10 @@
-"""`GuardReport`: which guards an audit ran, which it omitted for lack of budget, and which could not decide."""
+"""The results of guards: `AuditWarning`, and `GuardReport` on which guards ran, did not run, or could not decide."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 GuardMode = Literal["full", "auto", "off"]
 """How many guards an audit runs: all; those within a budget of `SHARE` of the passes of its attacks; none."""
@@ -14,6 +14,20 @@ MODES: tuple[GuardMode, ...] = get_args(GuardMode)
 """The modes, the most guards first."""
 SHARE = 0.2
 """The budget of the guards in the mode ``"auto"``: this fraction of the passes of the attacks."""
+
+
+class AuditWarning(NamedTuple):
+    """A warning of a guard about the evaluation.
+
+    Attributes:
+        name: of the guard.
+        sentence: the problem, in one sentence.
+        value: the measured number; NaN if there is none.
+    """
+
+    name: str
+    sentence: str
+    value: float
 
 
 @dataclass(frozen=True)

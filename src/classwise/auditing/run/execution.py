@@ -20,7 +20,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Decision, Engine, Finished, Job
 from classwise.auditing.guards.budget import run_guards
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, InputScale, Memory, Probe, memory_of
-from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES, examples_per_class
 from classwise.auditing.outcomes.meta import CLEAN
@@ -34,7 +34,7 @@ from classwise.auditing.run.partition import Shard, balanced_order, part_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
-from classwise.auditing.run.result import Audit, AuditWarning, about_of
+from classwise.auditing.run.result import Audit, about_of
 from classwise.auditing.run.rows import attacked_rows, carried_rows, clean_rows, skipped_rows, trace_rows
 from classwise.auditing.run.sampling import ROWS, Sampling
 from classwise.core.compute.distributed import ProcessGroup

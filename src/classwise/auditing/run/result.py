@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.guards.report import GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.grouped_metric import GroupedMetric
@@ -86,20 +86,6 @@ class WorstClassEstimate:
     def high(self) -> float:
         """Upper end of this interval (`classwise.stats.intervals.lowest_interval`)."""
         return self.minimum.high
-
-
-class AuditWarning(NamedTuple):
-    """A warning of a guard about the evaluation.
-
-    Attributes:
-        name: of the guard.
-        sentence: the problem, in one sentence.
-        value: the measured number; NaN if there is none.
-    """
-
-    name: str
-    sentence: str
-    value: float
 
 
 @checked

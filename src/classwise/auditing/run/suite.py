@@ -226,11 +226,6 @@ def norm_of(threat: ThreatLike | None) -> str:
     return "Linf" if threat is None else Threat.parse(threat).norm
 
 
-def attack_length(attack: Attack) -> int:
-    """The largest number of steps for one image, restarts included."""
-    return attack.length * attack.starts
-
-
 AUTOGRAD_WORDS = ("grad", "differentiated")
 """Words in the errors of autograd for a missing gradient, raised inside an external attack or a model."""
 

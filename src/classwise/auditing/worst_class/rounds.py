@@ -20,7 +20,6 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
-from classwise.auditing.run.suite import attack_length
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import interruption
@@ -360,7 +359,7 @@ class Rounds:
         spent = float(self.ledger["forwards"].sum() + self.ledger["backwards"].sum())
         costs, success_rates = [], []
         for (_, attack), (images, successes, passes) in zip(self.attacks, self.totals, strict=True):
-            costs.append(passes / images if images else 2.0 * attack_length(attack) + attack.starts)
+            costs.append(passes / images if images else 2.0 * attack.total_length + attack.starts)
             success_rates.append(successes / images if images else 0.0)
         remaining, by_attack = 0.0, [0.0]
         for cost, rate in zip(reversed(costs), reversed(success_rates), strict=True):

@@ -15,7 +15,7 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.registry import Registry, with_installed
 from classwise.papers import catalogue
-from classwise.stats import metric as stats_metric
+from classwise.stats import registry as metric_registry
 
 ROOT = Path(__file__).parents[1]
 PARTS = '''
@@ -32,7 +32,7 @@ from classwise.models.zoo.small_cnn import SmallCNN
 from classwise.core.settings.config import configurable
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.schedules.cfa import CCM
-from classwise.stats.metric import metric
+from classwise.stats.registry import metric
 
 
 @metric(title="toy confusion", reads="confusion", higher_is_better=False, rational=True)
@@ -159,11 +159,9 @@ from classwise.cli.tables import audit_facts
 from classwise.core.errors import IncompleteError
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.exports import export
-from classwise.stats import metric
 from classwise.training import OBJECTIVES, SCHEDULES
 from tools import reference
 
-metric.RESAMPLES = 50
 folder = Path(sys.argv[1])
 labels = np.repeat([0, 1, 2, 3], 10)
 
@@ -413,10 +411,10 @@ def test_a_metric_that_cannot_be_used_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
 ) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, {"classwise.metrics": line}))
-    monkeypatch.setattr(stats_metric, "METRICS", Registry("metric", {"cv": ""}, group="classwise.metrics"))
-    monkeypatch.setattr(stats_metric.METRICS, "_own", {} if "is also" not in message else {"cv": ""})
+    own = {"cv": ""} if "is also" in message else {}
+    monkeypatch.setattr(metric_registry, "METRICS", Registry("metric", own, group="classwise.metrics"))
     with pytest.raises(ClasswiseError, match=message):
-        stats_metric.all_metrics.__wrapped__()
+        metric_registry.all_metrics.__wrapped__()
 
 
 @pytest.mark.slow

@@ -24,8 +24,10 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.result import Audit
 from classwise.core.files.csv_files import write_csv
-from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts
+from classwise.stats.metrics.discrepancy import mcd_estimate
+from classwise.stats.metrics.lowest import worst20_estimate
+from classwise.stats.metrics.variance import cv_estimate
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
@@ -166,9 +168,9 @@ def _spread(counts: Sequence[ClassCounts]) -> dict[str, str]:
     """Intervals of one seed, or standard deviations over seeds, in the units of the table."""
     shown = {}
     for name, unit, measure in (
-        ("worst20", 100, metric_intervals.worst_fifth),
-        ("cv", 1e4, metric_intervals.variance),
-        ("mcd", 100, metric_intervals.discrepancy),
+        ("worst20", 100, worst20_estimate),
+        ("cv", 1e4, cv_estimate),
+        ("mcd", 100, mcd_estimate),
     ):
         found = [measure(each) for each in counts]
         deviation = unit * float(np.std([each.value for each in found], ddof=min(len(found) - 1, 1)))

@@ -41,7 +41,7 @@ CENSUS = (
     ),
     Entry(
         "overall accuracy",
-        ("stats.metric_intervals:overall", "stats.bounds:overall_end"),
+        ("stats.metrics.averages:overall_estimate", "stats.metrics.averages:overall_end"),
         IMAGES,
         "the same",
         "",
@@ -60,10 +60,10 @@ CENSUS = (
         "lowest class accuracy",
         (
             "stats.intervals:lowest_interval",
-            "stats.metric_intervals:worst",
-            "stats.worst_class:minimum",
-            "stats.bounds:worst_end",
-            "stats.bounds:split",
+            "stats.metrics.lowest:worst_estimate",
+            "stats.metrics.lowest:minimum",
+            "stats.metrics.lowest:worst_end",
+            "stats.metrics.lowest:split_end",
             "reporting.audit_summary:AuditSummary.minimum",
         ),
         IMAGES,
@@ -73,7 +73,7 @@ CENSUS = (
     ),
     Entry(
         "highest class accuracy",
-        ("stats.metric_intervals:best",),
+        ("stats.metrics.lowest:best_estimate",),
         IMAGES,
         "the same, of the errors",
         "Berger 1982",
@@ -82,7 +82,7 @@ CENSUS = (
     ),
     Entry(
         "worst 20 %",
-        ("stats.metric_intervals:worst_fifth",),
+        ("stats.metrics.lowest:worst20_estimate",),
         IMAGES,
         "the same, of the lowest classes",
         "Berger 1982",
@@ -109,8 +109,7 @@ CENSUS = (
             "stats.stratified:weighted_mean",
             "stats.stratified:_upper",
             "stats.stratified:class_mean",
-            "stats.metric_intervals:macro",
-            "stats.metric_intervals:beyond_mean",
+            "stats.metrics.averages:beyond_mean",
         ),
         IMAGES,
         "Clopper-Pearson of effective numbers of images, collapsed strata, MOVER",
@@ -152,12 +151,14 @@ CENSUS = (
     Entry(
         "CV",
         (
-            "stats.metric_intervals:variance",
-            "stats.gap_intervals:variance",
-            "stats.gap_intervals:variance_bounds",
-            "stats.gap_intervals:_least_noncentrality",
-            "stats.gap_intervals:deviation_difference",
-            "stats.gap_intervals:variance_ratio",
+            "stats.metrics.variance:cv_estimate",
+            "stats.metrics.variance:unbiased_estimate",
+            "stats.intervals:difference_of_estimates",
+            "stats.intervals:ratio_of_estimates",
+            "stats.metrics.variance:variance_interval",
+            "stats.metrics.variance:_least_noncentrality",
+            "stats.metrics.variance:deviation_difference",
+            "stats.metrics.variance:variance_ratio",
             "papers.interval_estimators:more_varied",
             "papers.experiments.protocol:Selected.variance_change",
         ),
@@ -170,10 +171,10 @@ CENSUS = (
     Entry(
         "MCD",
         (
-            "stats.metric_intervals:discrepancy",
-            "stats.gap_intervals:discrepancy_bounds",
-            "stats.gap_intervals:discrepancy_difference",
-            "stats.gap_intervals:discrepancy_ratio",
+            "stats.metrics.discrepancy:mcd_estimate",
+            "stats.metrics.discrepancy:discrepancy_interval",
+            "stats.metrics.discrepancy:discrepancy_difference",
+            "stats.metrics.discrepancy:discrepancy_ratio",
             "papers.interval_estimators:wider",
             "papers.interval_estimators:widest",
             "papers.experiments.protocol:Selected.discrepancy_change",
@@ -186,7 +187,7 @@ CENSUS = (
     ),
     Entry(
         "NRR",
-        ("stats.metric_intervals:clean_and_robust",),
+        ("stats.metrics.harmonic:nrr_estimate",),
         IMAGES,
         "both accuracies simultaneously",
         "Bonferroni",
@@ -195,7 +196,7 @@ CENSUS = (
     ),
     Entry(
         "HMW",
-        ("stats.metric_intervals:overall_and_worst",),
+        ("stats.metrics.harmonic:hmw_estimate",),
         IMAGES,
         "both accuracies simultaneously",
         "Bonferroni",
@@ -204,7 +205,7 @@ CENSUS = (
     ),
     Entry(
         "asymmetry of confusions",
-        ("stats.metric_intervals:asymmetry",),
+        ("stats.metrics.asymmetry:asymmetry_estimate",),
         IMAGES,
         "MOVER below, exact bounds above, of all pairs",
         "Zou and Donner 2008",
@@ -213,7 +214,7 @@ CENSUS = (
     ),
     Entry(
         "target share",
-        ("stats.metric_intervals:target_share",),
+        ("stats.metrics.targets:target_share_estimate",),
         IMAGES,
         "as the highest class accuracy",
         "",
@@ -223,7 +224,7 @@ CENSUS = (
     Entry(
         "a metric of one's own, of counts",
         (
-            "stats.metric:Metric.estimate",
+            "stats.registry:Metric.estimate",
             "stats.function_intervals:interval_of_counts",
             "stats.function_intervals:_symmetric",
         ),

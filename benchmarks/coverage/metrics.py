@@ -14,10 +14,17 @@ from scipy import special
 from benchmarks.coverage.base import Regime, simulated
 from classwise.analysis.spread import spread_of
 from classwise.analysis.sweep import Sweep
-from classwise.stats import function_intervals, metric_intervals
+from classwise.stats import function_intervals
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
 from classwise.stats.metrics import hmw
+from classwise.stats.metrics.asymmetry import asymmetry_estimate
+from classwise.stats.metrics.averages import overall_estimate
+from classwise.stats.metrics.discrepancy import mcd_estimate
+from classwise.stats.metrics.harmonic import hmw_estimate, nrr_estimate
+from classwise.stats.metrics.lowest import best_estimate, worst20_estimate
+from classwise.stats.metrics.targets import target_share_estimate
+from classwise.stats.metrics.variance import cv_estimate
 from classwise.stats.worst_class import possibly_worst
 
 Floats = NDArray[np.float64]
@@ -101,35 +108,33 @@ def _of_counts(
 
 def overall_accuracy(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: the accuracy over images."""
-    yield from _of_counts(metric_intervals.overall, lambda p, n: float((p * n).sum() / n.sum()), repetitions)
+    yield from _of_counts(overall_estimate, lambda p, n: float((p * n).sum() / n.sum()), repetitions)
 
 
 def class_variance(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: the variance of the true class accuracies (CV)."""
-    yield from _of_counts(metric_intervals.variance, lambda p, _: float(p.var()), repetitions)
+    yield from _of_counts(cv_estimate, lambda p, _: float(p.var()), repetitions)
 
 
 def discrepancy(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: highest minus lowest true class accuracy (MCD)."""
-    yield from _of_counts(metric_intervals.discrepancy, lambda p, _: float(np.ptp(p)), repetitions)
+    yield from _of_counts(mcd_estimate, lambda p, _: float(np.ptp(p)), repetitions)
 
 
 def best_class(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: the highest true class accuracy."""
-    yield from _of_counts(metric_intervals.best, lambda p, _: float(p.max()), repetitions)
+    yield from _of_counts(best_estimate, lambda p, _: float(p.max()), repetitions)
 
 
 def worst_fifth(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: the mean of the lowest fifth of the accuracies."""
-    yield from _of_counts(
-        metric_intervals.worst_fifth, lambda p, _: float(np.sort(p)[: -(-len(p) // 5)].mean()), repetitions
-    )
+    yield from _of_counts(worst20_estimate, lambda p, _: float(np.sort(p)[: -(-len(p) // 5)].mean()), repetitions)
 
 
 def overall_and_worst(repetitions: int) -> Iterator[Regime]:
     """Classes of equal or unequal sizes and accuracies; truth: HMW of the true accuracies."""
     yield from _of_counts(
-        metric_intervals.overall_and_worst,
+        hmw_estimate,
         lambda p, n: hmw(float((p * n).sum() / n.sum()), float(p.min())),
         repetitions,
     )
@@ -147,7 +152,7 @@ def clean_and_robust(repetitions: int) -> Iterator[Regime]:
             right = rng.binomial(images, clean)
             still = rng.binomial(right, robust / clean)
             first, second = (ClassCounts(np.array([images]), np.array([number])) for number in (right, still))
-            found = metric_intervals.clean_and_robust(first, second)
+            found = nrr_estimate(first, second)
             return found.low, found.high, 2 * clean * robust / (clean + robust)
 
         yield simulated(f"{images} images, clean {clean:.0%}, robust {robust:.0%}", draw, repetitions)
@@ -183,7 +188,7 @@ def _of_matrices(
 def asymmetry(repetitions: int) -> Iterator[Regime]:
     """Confusions of classes; truth: the largest abs(C_ij - C_ji)."""
     yield from _of_matrices(
-        metric_intervals.asymmetry, lambda rates: float(np.abs(rates - rates.T).max()), (1, 2, 5, 20, 100), repetitions
+        asymmetry_estimate, lambda rates: float(np.abs(rates - rates.T).max()), (1, 2, 5, 20, 100), repetitions
     )
 
 
@@ -194,7 +199,7 @@ def target_share(repetitions: int) -> Iterator[Regime]:
         errors = rates.sum(axis=0) - rates.diagonal()
         return float(errors.max() / errors.sum())
 
-    yield from _of_matrices(metric_intervals.target_share, truth, (1, 2, 5, 20, 100), repetitions)
+    yield from _of_matrices(target_share_estimate, truth, (1, 2, 5, 20, 100), repetitions)
 
 
 def changes_between_runs(repetitions: int) -> Iterator[Regime]:

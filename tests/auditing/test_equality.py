@@ -19,8 +19,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting.builds import checks_of
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
-from classwise.stats.metric import MetricInputs, all_metrics
 from classwise.stats.rational import as_rational, rational_text
+from classwise.stats.registry import MetricInputs, all_metrics
 
 from ..stats.exact import EXACT, accuracies
 

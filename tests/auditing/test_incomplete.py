@@ -27,8 +27,8 @@ from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
-from classwise.stats.metric import all_metrics
 from classwise.stats.rational import as_rational, difference
+from classwise.stats.registry import all_metrics
 
 from .toys import images as toy_images
 from .toys import model as linear

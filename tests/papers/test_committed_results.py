@@ -22,7 +22,7 @@ from classwise.papers.catalogue import experiment
 from classwise.papers.page import compact, write_pages
 from classwise.papers.result import Result
 from classwise.stats.counts import ClassCounts
-from classwise.stats.gap_intervals import variance_bounds
+from classwise.stats.metrics.variance import variance_interval
 
 from .test_facts import ALPHA, discrepancy_ends, interval_of, shows
 
@@ -186,7 +186,7 @@ def check_row(cells: list[tuple[str, str]], right: Any, size: int, names: list[s
     shows(total, 100 * values.mean())
     shows(span, *(100 * end for end in interval_of(int(right.sum()), size * len(right))))
     shows(cv, 1e4 * values.var(), digits=0 if 1e4 * values.var() >= 100 else 1)
-    for text, end in zip(cv_span.split("–"), variance_bounds(ClassCounts(images, right)), strict=True):
+    for text, end in zip(cv_span.split("–"), variance_interval(ClassCounts(images, right)), strict=True):
         assert float(text) == pytest.approx(1e4 * end, rel=2e-3, abs=0.5)
     shows(mcd, 100 * np.ptp(values))
     shows(mcd_span, *(100 * end for end in discrepancy_ends(right, images)))

@@ -18,8 +18,8 @@ from classwise.papers.result import Evidence, Result, save_result, stored_result
 from classwise.papers.store import Store
 from classwise.papers.tables import class_table, estimate_cell, summary_table
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.gap_intervals import variance_bounds
 from classwise.stats.intervals import Estimate
+from classwise.stats.metrics.variance import variance_interval
 
 ALPHA = 0.05
 ITEMS = ("kdd21/T1", "kdd21/T3", "kdd21/F2")
@@ -214,7 +214,7 @@ def test_tables_of_counts(seed: int) -> None:
     shows(total.text, 100 * right.sum() / images.sum())
     shows(str(total.span), *(100 * end for end in interval_of(int(right.sum()), int(images.sum()))))
     shows(cv.text, 1e4 * a.var(), digits=0 if 1e4 * a.var() >= 100 else 1)
-    ends = [1e4 * end for end in variance_bounds(counts)]
+    ends = [1e4 * end for end in variance_interval(counts)]
     for text, end in zip(str(cv.span).split("–"), ends, strict=True):
         assert float(text) == pytest.approx(end, rel=2e-3, abs=0.5 if ends[1] >= 100 else 0.052)
     shows(mcd.text, 100 * np.ptp(a))

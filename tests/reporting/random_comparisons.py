@@ -25,7 +25,7 @@ from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.stats.counts import ClassCounts, PairedCounts
-from classwise.stats.gap_intervals import variance_bounds
+from classwise.stats.metrics.variance import variance_interval
 from classwise.stats.paired import class_differences, difference_of_minima
 from classwise.stats.seeds import (
     difference_over_seeds,
@@ -116,7 +116,7 @@ def harmonic(one: float, other: float) -> float:
 def variance_ends(cells: Cells, alpha: float) -> tuple[float, float]:
     """The interval of CV."""
     right, images = np.array(list(cells)).T
-    return variance_bounds(ClassCounts(images, right), alpha)
+    return variance_interval(ClassCounts(images, right), alpha)
 
 
 def discrepancy_ends(cells: Cells, alpha: float) -> tuple[float, float]:

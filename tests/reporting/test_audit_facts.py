@@ -28,7 +28,7 @@ from classwise.reporting.pages.audit import _bars, _confusions, _key_metrics
 from classwise.reporting.sentences import AuditFacts
 from classwise.reporting.svg import Drawing, Group
 from classwise.reporting.text.audit import worst_line
-from classwise.stats.worst_class import minimum
+from classwise.stats.metrics.lowest import minimum
 
 from .random_audits import (
     CLASSES,

@@ -16,7 +16,7 @@ from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts, Bounds
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson, proportion_interval
-from classwise.stats.metric import MetricInputs, all_metrics
+from classwise.stats.registry import MetricInputs, all_metrics
 
 from .exact import EXACT
 

@@ -9,15 +9,14 @@ from sklearn.metrics import confusion_matrix
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import (
-    asymmetry_penalty,
     confusion,
     confusion_rates,
-    max_asymmetry,
     misclassified,
     superclass_leakage,
     symmetry,
-    target_shares,
 )
+from classwise.stats.metrics.asymmetry import asymmetry_penalty, max_asymmetry
+from classwise.stats.metrics.targets import target_shares
 
 # kdd21 Table 4, line 4: the 1000 attacked cats of CIFAR-10; and the superclasses of Table 2 (0: vehicles, 1: animals).
 CATS = np.array([34, 16, 82, 262, 113, 254, 139, 53, 14, 33])

@@ -23,7 +23,7 @@ from classwise.stats.correlations import (
     split_counts,
 )
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.gap_intervals import unbiased_variance
+from classwise.stats.metrics.variance import unbiased_variance
 
 
 def counts(share: FloatArray, images: int) -> ClassCounts:

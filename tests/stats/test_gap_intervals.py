@@ -12,17 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.stats import gap_intervals
 from classwise.stats.counts import ClassCounts, FloatArray
-from classwise.stats.gap_intervals import (
-    deviation_difference,
-    discrepancy_difference,
-    discrepancy_ratio,
-    unbiased_variance,
-    variance,
-    variance_ratio,
-)
 from classwise.stats.intervals import Estimate, clopper_pearson
+from classwise.stats.metrics.discrepancy import discrepancy_difference, discrepancy_ratio
+from classwise.stats.metrics.variance import deviation_difference, unbiased_estimate, unbiased_variance, variance_ratio
 
 COUNTS = st.lists(st.tuples(st.integers(2, 300), st.floats(0, 1)), min_size=2, max_size=6).map(
     lambda rows: ClassCounts(np.array([n for n, _ in rows]), np.array([round(n * share) for n, share in rows]))
@@ -69,7 +62,7 @@ def test_the_estimate_of_cv_is_unbiased_in_samples(law: FloatArray) -> None:
     ids=["two tied", "thirty tied", "spread", "one low", "near zero"],
 )
 def test_the_interval_of_cv_covers_it(law: FloatArray, images: int) -> None:
-    found = [variance(counts) for counts in sampled(law, images, 600, images)]
+    found = [unbiased_estimate(counts) for counts in sampled(law, images, 600, images)]
     truth = law.var()
     # 0.95 - 2.2 s.e.
     assert np.mean([interval.low <= truth + 1e-12 and truth - 1e-12 <= interval.high for interval in found]) > 0.93
@@ -82,7 +75,7 @@ def test_the_interval_of_cv_is_that_of_a_chi_square_variable() -> None:
     correct = np.full(classes, images // 2)
     correct[:5] += 600
     correct[5:] -= 600
-    found = variance(ClassCounts(np.full(classes, images), correct))
+    found = unbiased_estimate(ClassCounts(np.full(classes, images), correct))
     scale = 0.25 / images
     quadratic = classes * 0.006**2
     low = found.low * classes / scale
@@ -94,11 +87,11 @@ def test_the_interval_of_cv_is_that_of_a_chi_square_variable() -> None:
 def test_a_class_with_one_image_has_no_variance() -> None:
     counts = ClassCounts(np.array([1, 10]), np.array([1, 4]))
     assert math.isnan(unbiased_variance(counts))
-    assert all(math.isnan(end) for end in variance(counts))
+    assert all(math.isnan(end) for end in unbiased_estimate(counts))
     assert all(math.isnan(end) for end in variance_ratio(counts, counts))
-    assert variance(ClassCounts(np.array([0, 10]), np.array([0, 4]))) == (0, 0, 0)  # a single class
+    assert unbiased_estimate(ClassCounts(np.array([0, 10]), np.array([0, 4]))) == (0, 0, 0)  # a single class
     with_absent = ClassCounts(np.array([20, 0, 30]), np.array([8, 0, 20]))
-    assert variance(with_absent) == variance(ClassCounts(np.array([20, 30]), np.array([8, 20])))
+    assert unbiased_estimate(with_absent) == unbiased_estimate(ClassCounts(np.array([20, 30]), np.array([8, 20])))
 
 
 FIRST = {
@@ -150,7 +143,7 @@ def test_the_bounds_of_mcd_by_textbook_intervals() -> None:
 
 OTHER = ClassCounts(np.array([100, 200]), np.array([40, 160]))
 ESTIMATORS: list[Callable[[ClassCounts, float], Estimate]] = [
-    variance,
+    unbiased_estimate,
     lambda counts, alpha: deviation_difference(counts, OTHER, 2, alpha),
     lambda counts, alpha: discrepancy_difference(counts, OTHER, 2, alpha),
     lambda counts, alpha: variance_ratio(counts, OTHER, alpha),
@@ -176,5 +169,5 @@ def test_cv_does_not_depend_on_the_order_or_on_exchanging_errors(counts: ClassCo
     moved = ClassCounts(counts.count[order], counts.correct[order])
     wrong = ClassCounts(counts.count, counts.count - counts.correct)
     for other in (moved, wrong):
-        assert variance(other) == pytest.approx(variance(counts), abs=1e-9)
-    assert gap_intervals.unbiased_variance(counts) == variance(counts).value
+        assert unbiased_estimate(other) == pytest.approx(unbiased_estimate(counts), abs=1e-9)
+    assert unbiased_variance(counts) == unbiased_estimate(counts).value

@@ -19,7 +19,7 @@ from classwise.stats import OWN_METRICS
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.confusion import confusion
 from classwise.stats.counts import ClassCounts, IntArray
-from classwise.stats.metric import Metric, MetricInputs, all_metrics, arranged, metric
+from classwise.stats.registry import Metric, MetricInputs, all_metrics, arranged, metric
 
 from .exact import EXACT, EXACT_OF_CONFUSION
 

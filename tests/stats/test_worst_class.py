@@ -12,10 +12,10 @@ from scipy import stats
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson
+from classwise.stats.metrics.lowest import minimum
 from classwise.stats.worst_class import (
     _is_significant,
     above_any,
-    minimum,
     possibly_best,
     possibly_worst,
     significantly_above,

@@ -207,16 +207,20 @@ def commands() -> Cases:
 FUNCTIONS = """
 stats.intervals wilson clopper_pearson | right of
 stats.intervals lowest_interval class_intervals | first
-stats.worst_class minimum possibly_worst possibly_best significantly_above | first
+stats.metrics.lowest minimum worst_estimate best_estimate worst20_estimate | first
+stats.worst_class possibly_worst possibly_best significantly_above | first
 stats.paired mcnemar paired_p_value | only_first only_second
 stats.paired paired_interval tango | only_first only_second count
 stats.paired class_differences overall_difference difference_of_minima | pairs
 stats.paired holm sidak_adjusted | p_values
 stats.seeds mean_over_seeds worst_over_seeds | correct labels classes
 stats.seeds worst_difference_over_seeds | correct better labels classes
-stats.gap_intervals unbiased_variance variance | first
-stats.gap_intervals deviation_difference discrepancy_difference variance_ratio discrepancy_ratio | first second
-stats.metric_intervals overall macro worst best worst_fifth discrepancy variance beyond_mean | first
+stats.metrics.averages overall_estimate beyond_mean | first
+stats.metrics.variance unbiased_variance unbiased_estimate cv_estimate | first
+stats.metrics.variance deviation_difference variance_ratio | first second
+stats.metrics.discrepancy mcd_estimate | first
+stats.metrics.discrepancy discrepancy_difference discrepancy_ratio | first second
+stats.stratified class_mean | first
 stats.resampling halves | labels
 stats.resampling resampled_accuracies | correct labels classes
 stats.ranks pearson spearman kendall | accuracy other

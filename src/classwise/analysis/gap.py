@@ -17,10 +17,11 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
-from classwise.stats import gap_intervals, metric_intervals
 from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation, split_counts
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.metrics.discrepancy import discrepancy_ratio, mcd_estimate
+from classwise.stats.metrics.variance import unbiased_estimate, variance_ratio
 from classwise.stats.ranks import Association, spearman
 
 _SIDES = ("standard", "robust")
@@ -36,7 +37,7 @@ class Gap(AnalysisResult):
         counts: counts of the standard and of the robust model, of these classes.
         discrepancy: MCD of both, fractions: the plug-in value, biased up, with bounds that are valid for equal classes.
         discrepancy_ratio: the second over the first, with such bounds.
-        variance: CV of both, fractions squared: unbiased estimates (`classwise.stats.gap_intervals.variance`).
+        variance: CV of both, fractions squared: unbiased estimates (`classwise.stats.metrics.variance`).
         variance_ratio: the second over the first.
         order: Spearman's correlation of the two class rankings, with its permutation p-value over classes.
         ranked: the same correlation, with intervals of that of the true accuracies, for new images.
@@ -156,10 +157,10 @@ def gap_of(
     return Gap(
         classes=pd.DataFrame(columns, index=pd.Index(names, name="class")),
         counts=(standard, robust),
-        discrepancy=(metric_intervals.discrepancy(standard, alpha), metric_intervals.discrepancy(robust, alpha)),
-        discrepancy_ratio=gap_intervals.discrepancy_ratio(robust, standard, alpha),
-        variance=(gap_intervals.variance(standard, alpha), gap_intervals.variance(robust, alpha)),
-        variance_ratio=gap_intervals.variance_ratio(robust, standard, alpha),
+        discrepancy=(mcd_estimate(standard, alpha), mcd_estimate(robust, alpha)),
+        discrepancy_ratio=discrepancy_ratio(robust, standard, alpha),
+        variance=(unbiased_estimate(standard, alpha), unbiased_estimate(robust, alpha)),
+        variance_ratio=variance_ratio(robust, standard, alpha),
         order=spearman(standard.accuracy, robust.accuracy, seed=seed),
         ranked=order,
         alpha=alpha,

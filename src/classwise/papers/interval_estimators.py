@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats import gap_intervals, metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray, PairedCounts, class_labels, outcomes, ratio
 from classwise.stats.intervals import Estimate, student, two_sided_z
+from classwise.stats.metrics.discrepancy import discrepancy_difference, mcd_estimate
+from classwise.stats.metrics.variance import deviation_difference
 from classwise.stats.paired import difference_of_minima
 from classwise.stats.resampling import resampled_accuracies
 from classwise.stats.stratified import sum_of_class_means
@@ -73,21 +74,21 @@ def widest(counts: ClassCounts, beyond: float = 0.0) -> IntervalEstimator:
     Returns:
         An estimator in points.
     """
-    return plus(lambda level: in_points(metric_intervals.discrepancy(counts, level)), -beyond)
+    return plus(lambda level: in_points(mcd_estimate(counts, level)), -beyond)
 
 
 def wider(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
-    """MCD of ``one`` minus ``factor`` times that of ``other``, in points (`gap_intervals.discrepancy_difference`)."""
-    return lambda level: in_points(gap_intervals.discrepancy_difference(one, other, factor, level))
+    """MCD of ``one`` minus ``factor`` times that of ``other``, in points (`discrepancy_difference`)."""
+    return lambda level: in_points(discrepancy_difference(one, other, factor, level))
 
 
 def more_varied(one: ClassCounts, other: ClassCounts, factor: float = 1.0) -> IntervalEstimator:
     """Root of CV of ``one`` minus that of ``factor`` times CV of ``other``, corrected for bias, in points.
 
     It is above 0 exactly if CV of ``one`` is above ``factor`` times CV of ``other``; see
-    `gap_intervals.deviation_difference`.
+    `deviation_difference`.
     """
-    return lambda level: in_points(gap_intervals.deviation_difference(one, other, factor, level))
+    return lambda level: in_points(deviation_difference(one, other, factor, level))
 
 
 def in_points(one: Estimate) -> Estimate:

@@ -17,9 +17,14 @@ from classwise.papers.settings import measured_otherwise, printed_under
 from classwise.reporting import formatting
 from classwise.reporting.formatting import NONE, level, probability
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals, metrics
+from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.metrics.averages import overall_estimate
+from classwise.stats.metrics.discrepancy import mcd_estimate
+from classwise.stats.metrics.lowest import worst_estimate
+from classwise.stats.metrics.variance import cv_estimate
+from classwise.stats.stratified import class_mean
 
 PRINTED = "printed"
 """Part of the name of a column or row with numbers of the paper, such as ``printed, clean`` or ``Madry, printed``."""
@@ -188,9 +193,9 @@ def summary_table(
         reported = printed.get(key, {})
         classes = np.array(reported["per_class"], dtype=np.float64) if "per_class" in reported else None
         overall, cv, mcd = (
-            metric_intervals.overall(counts),
-            metric_intervals.variance(counts),
-            metric_intervals.discrepancy(counts),
+            overall_estimate(counts),
+            cv_estimate(counts),
+            mcd_estimate(counts),
         )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
@@ -264,7 +269,7 @@ def elsewhere(claim: str, *estimators: IntervalEstimator) -> Test:
     return Test(claim=claim, estimand="tested by another item", estimators=estimators)
 
 
-METRICS = (metric_intervals.macro, metric_intervals.worst, metric_intervals.discrepancy)
+METRICS = (class_mean, worst_estimate, mcd_estimate)
 """Average, worst class and MCD, the metrics of most tables."""
 
 

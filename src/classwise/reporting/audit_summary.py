@@ -18,9 +18,10 @@ from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.figures.strip import class_strip
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import ClassCounts, IntArray
-from classwise.stats.metric import MetricInputs
 from classwise.stats.metrics import overall_micro
-from classwise.stats.worst_class import Minimum, minimum, possibly_worst
+from classwise.stats.metrics.lowest import Minimum, minimum
+from classwise.stats.registry import MetricInputs
+from classwise.stats.worst_class import possibly_worst
 
 MAX_BARS = 30
 """Maximum number of classes in the bar chart of a page; the table has more, the CSV export all."""

@@ -12,9 +12,9 @@ from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import CUMULATIVE, AuditSummary
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.metric import Metric, all_metrics, arranged
+from classwise.stats.metrics.lowest import worst_class
+from classwise.stats.registry import Metric, all_metrics, arranged
 from classwise.stats.worst_class import possibly_worst
 
 PAGE_ORDER = ("overall", "macro", "worst", "worst20", "mcd", "cv")
@@ -87,7 +87,7 @@ def attack_table(summary: AuditSummary) -> Table:
     place = heads.index("worst class")
     heads.insert(place + 1, "worst")
     for name, inputs in summary.inputs.items():
-        label = metric_intervals.worst_label(inputs.counts.low)
+        label = worst_class(inputs.counts.low.accuracy).label
         cells = [metric_cell(metric, metric.estimate(inputs, alpha)) for metric in shown]
         images = formatting.count(int(inputs.counts.count[label]))
         cells.insert(place - 1, Cell(summary.names[label], f"n {images}"))
@@ -130,7 +130,7 @@ def _attack_row(summary: AuditSummary, name: str) -> dict[str, object]:
     if summary.meta.cascade:
         row[CUMULATIVE] = summary.cumulative(name)
     row |= {"n": int(counts.count.sum())}
-    row["worst_class"] = summary.names[metric_intervals.worst_label(counts)]
+    row["worst_class"] = summary.names[worst_class(counts.accuracy).label]
     for metric in arranged(*PAGE_ORDER, "hmw"):
         value, low, high = metric.estimate(inputs, summary.alpha)
         column = "worst_20" if metric.name == "worst20" else metric.name

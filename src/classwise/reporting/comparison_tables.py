@@ -19,9 +19,9 @@ from classwise.reporting.figures.points import trade_off, unexceeded
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
-from classwise.stats.metric import Metric, all_metrics, arranged
+from classwise.stats.metrics.averages import overall_estimate
+from classwise.stats.registry import Metric, all_metrics, arranged
 from classwise.stats.selection import Selected
 
 MAX_METHODS = len(SERIES)
@@ -197,7 +197,7 @@ def _clean_cell(comparison: Comparison, name: str) -> Cell:
         return Cell(formatting.NONE)
     counts = [audit.outcomes.counts(CLEAN) for audit in audits]
     return _over_seeds(
-        all_metrics()["overall"], [metric_intervals.overall(class_counts, comparison.alpha) for class_counts in counts]
+        all_metrics()["overall"], [overall_estimate(class_counts, comparison.alpha) for class_counts in counts]
     )
 
 

@@ -10,8 +10,9 @@ from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Thresh
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.condition_size import size_advice
-from classwise.stats import Unit, metric_intervals
+from classwise.stats import Unit
 from classwise.stats.intervals import class_intervals
+from classwise.stats.metrics.lowest import worst_class
 
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
 """What a build requires for each comparison, which fails it."""
@@ -102,7 +103,7 @@ def measured(audit: Audit, threshold: Threshold) -> Measured:
     elif threshold.metric is not None:
         _, low, high = threshold.metric.estimate(audit.inputs(threshold.attack), audit.alpha)
     if threshold.group is None and measure == "worst":
-        label = metric_intervals.worst_label(counts)
+        label = worst_class(counts.accuracy).label
         group = audit.group_names[label]
         name = formatting.lowest_interval_name(audit.alpha, audit.group)
     of = slice(None) if label is None else label

@@ -25,8 +25,9 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths
 from classwise.reporting.text.layout import TextTable, spanned_rows
 from classwise.stats import Unit
-from classwise.stats.bounds import BoundedCounts, Bounds, overall
-from classwise.stats.metric import arranged
+from classwise.stats.bounds import BoundedCounts, Bounds
+from classwise.stats.metrics.averages import overall_bounds
+from classwise.stats.registry import arranged
 from classwise.stats.two_phase import SampledAccuracy
 
 BOUNDS_NOTE = (
@@ -121,7 +122,7 @@ class IncompleteReport:
     def _sentences(self) -> dict[str, Any]:
         """The entries of `context` that differ between bounds and estimates."""
         counts = self.audit.bounds(ALL)
-        low, high = (formatting.percent(float(end)) for end in overall(counts))
+        low, high = (formatting.percent(float(end)) for end in overall_bounds(counts))
         return {
             "lead": f"The accuracy under all attacks is between {low} and {high}.",
             "advice": (

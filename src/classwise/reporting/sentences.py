@@ -16,10 +16,11 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.reporting import formatting
 from classwise.reporting.audit_summary import AuditSummary
-from classwise.stats import metric_intervals
-from classwise.stats.confusion import confusion_rates, max_asymmetry, superclass_leakage, target_shares
+from classwise.stats.confusion import confusion_rates, superclass_leakage
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.metrics import overall_micro
+from classwise.stats.metrics.asymmetry import asymmetry_estimate, max_asymmetry
+from classwise.stats.metrics.targets import target_share_estimate, target_shares
 from classwise.stats.worst_class import above_any
 
 CLEAN_SHARE = 0.5
@@ -188,14 +189,14 @@ def _asymmetric(summary: AuditSummary) -> Asymmetry | None:
         return None
     rates = confusion_rates(matrix)
     pair = float(rates[label, predicted]), float(rates[predicted, label])
-    return Asymmetry((names[label], names[predicted]), pair, metric_intervals.asymmetry(matrix, summary.alpha))
+    return Asymmetry((names[label], names[predicted]), pair, asymmetry_estimate(matrix, summary.alpha))
 
 
 def _targets(summary: AuditSummary) -> TargetShares:
     matrix, names = summary.confusions[ALL].dense, summary.confusions[ALL].names
     shares = target_shares(matrix)
     ends = names[int(shares.argmax())], names[int(shares.argmin())]
-    return TargetShares(ends, metric_intervals.target_share(matrix, summary.alpha), float(shares.min()))
+    return TargetShares(ends, target_share_estimate(matrix, summary.alpha), float(shares.min()))
 
 
 def _share(part: int, whole: int, alpha: float) -> Estimate:

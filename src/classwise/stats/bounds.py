@@ -7,7 +7,6 @@ function of the counts has rational bounds, which are computed exactly, so that 
 
 from __future__ import annotations
 
-import bisect
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,10 +17,6 @@ import numpy as np
 
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import lowest_interval, proportion_interval
-from classwise.stats.metric_intervals import FIFTH
-from classwise.stats.metrics import classes_of_share, harmonic_mean
-from classwise.stats.worst_class import minimum
 
 Number = TypeVar("Number", Fraction, float)
 
@@ -135,98 +130,6 @@ class BoundedCounts:
         )
 
 
-def overall(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the accuracy over all images; both are attained.
-
-    Raises:
-        ClasswiseError: if there is no image.
-    """
-    if math.isinf(counts.unplaced):
-        return Bounds(Fraction(0), Fraction(1))
-    correct, total = int(counts.correct.sum()), int(counts.total)
-    if not total:
-        raise ClasswiseError("overall accuracy: there is no image")
-    return Bounds(Fraction(correct, total), Fraction(correct + int(counts.unjudged), total))
-
-
-def macro(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the mean of the class accuracies."""
-    low, high, whole, _ = counts.scaled
-    return Bounds(Fraction(sum(low), whole * len(low)), Fraction(sum(high), whole * len(high)))
-
-
-def worst(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the lowest class accuracy."""
-    low, high, whole, _ = counts.scaled
-    return Bounds(Fraction(min(low), whole), Fraction(min(high), whole))
-
-
-def worst20(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the mean of the lowest fifth of the class accuracies."""
-    low, high, whole, _ = counts.scaled
-    lowest = classes_of_share(len(low), FIFTH)
-    least, most = (Fraction(sum(sorted(ends)[:lowest]), whole * lowest) for ends in (low, high))
-    return Bounds(least, most)
-
-
-def variance(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the variance of the class accuracies.
-
-    They are valid for every completion and not always attained. The lower bound is the least variance of real numbers
-    between the bounds l_c and u_c of the classes. The upper bound is min_t mean_c max((l_c - t)^2, (u_c - t)^2): the
-    mean square about any t is at least the variance.
-    """
-    if counts.unplaced:
-        return Bounds(Fraction(0), Fraction(1, 4))  # the variance of numbers in [0, 1]
-    low, high, whole, _ = counts.scaled
-    classes = len(low)
-    ends = list(zip(low, high, strict=True))
-
-    # The mean square distance of t to the intervals [l, u] is least where t is the mean of the nearest points. That is
-    # between two neighbouring ends of intervals, where each point is either the end of its interval, or t itself.
-    def excess(t: int) -> int:
-        return classes * t - sum(min(max(t, lower), upper) for lower, upper in ends)
-
-    breaks = sorted({*low, *high})
-    left = breaks[bisect.bisect_right(breaks, 0, key=excess) - 1]
-    fixed = [upper if upper <= left else lower for lower, upper in ends if not lower <= left < upper]
-    least = Fraction(len(fixed) * sum(x * x for x in fixed) - sum(fixed) ** 2, len(fixed)) if fixed else Fraction(0)
-
-    # The mean square distance of t to the farther ends is least where t is their mean, or halfway between two ends.
-    farther, passed = sum(high), 0
-    for lower, upper in sorted(ends, key=sum):
-        if 2 * farther <= classes * (lower + upper):
-            break
-        farther, passed = farther + lower - upper, lower + upper
-    twice = max(Fraction(2 * farther, classes), Fraction(passed))
-    top, bottom = twice.numerator, 2 * twice.denominator
-    most = sum(max(abs(bottom * lower - top), abs(bottom * upper - top)) ** 2 for lower, upper in ends)
-    scale = classes * whole**2
-    return Bounds(least / scale, Fraction(most, bottom**2 * scale))
-
-
-def discrepancy(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the highest minus the lowest class accuracy.
-
-    The upper bound is attained if no image is unplaced; the lower bound is not always attained.
-    """
-    low, high, whole, certain = counts.scaled
-    if len(low) < 2:
-        return Bounds(Fraction(0), Fraction(0))
-    least = max(
-        max((end for end, sure in zip(low, certain, strict=True) if sure), default=0)
-        - min((end for end, sure in zip(high, certain, strict=True) if sure), default=0),
-        0,
-    )
-    top, bottom = high.index(max(high)), low.index(min(low))
-    if top != bottom:
-        most = high[top] - low[bottom]
-    else:
-        second_high, second_low = (max(high[:top] + high[top + 1 :]), min(low[:bottom] + low[bottom + 1 :]))
-        most = max(second_high - low[bottom], high[top] - second_low)
-    return Bounds(Fraction(least, whole), Fraction(max(most, 0), whole))
-
-
 def accuracy_of(counts: BoundedCounts, label: int) -> Bounds[Fraction] | Bounds[float]:
     """Bounds of the accuracy of a class; NaN for a class that certainly has no image."""
     if math.isinf(counts.unplaced):
@@ -236,44 +139,3 @@ def accuracy_of(counts: BoundedCounts, label: int) -> Bounds[Fraction] | Bounds[
     if not size:
         return UNKNOWN
     return Bounds(Fraction(int(counts.correct[label]), size), Fraction(int(counts.high.correct[label]) + more, size))
-
-
-def clean_and_robust(clean: BoundedCounts, counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the harmonic mean of clean and robust overall accuracy."""
-    return _harmonic(overall(clean), overall(counts))
-
-
-def overall_and_worst(counts: BoundedCounts) -> Bounds[Fraction]:
-    """Bounds of the harmonic mean of overall and worst-class accuracy."""
-    return _harmonic(overall(counts), worst(counts))
-
-
-def _harmonic(first: Bounds[Fraction], second: Bounds[Fraction]) -> Bounds[Fraction]:
-    return Bounds(harmonic_mean(first.low, second.low), harmonic_mean(first.high, second.high))
-
-
-def overall_end(counts: BoundedCounts, alpha: float, *, end: int) -> Bounds[float]:
-    """Bounds of the lower (0) or upper (1) end of the interval of the overall accuracy."""
-    if math.isinf(counts.unplaced):
-        return Bounds(0.0, 1.0)
-    correct = int(counts.correct.sum())
-    ends = [
-        proportion_interval(successes, counts.total, alpha)[end] for successes in (correct, correct + counts.unjudged)
-    ]
-    return Bounds(float(ends[0]), float(ends[1]))
-
-
-def worst_end(counts: BoundedCounts, alpha: float, *, end: int) -> Bounds[float]:
-    """Bounds of the lower (0) or upper (1) end of the interval of the lowest class accuracy (`lowest_interval`).
-
-    The end increases with every correct prediction, so both bounds are attained.
-    """
-    if counts.unplaced:
-        return Bounds(0.0, 1.0)
-    return Bounds(lowest_interval(counts.low, alpha)[end], lowest_interval(counts.high, alpha)[end])
-
-
-def split(counts: BoundedCounts, alpha: float) -> Bounds[float]:
-    """The split estimate; it depends on random halves, so no bound is known unless every image is evaluated."""
-    value = minimum(counts.low, alpha).split if counts.complete else math.nan
-    return Bounds(value, value)

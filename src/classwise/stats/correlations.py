@@ -49,7 +49,7 @@ class _Scatter(NamedTuple):
     spread: float
 
     def ends(self, alpha: float) -> tuple[float, float]:
-        """Interval of the true sum of squares, as in `gap_intervals.variance`; below 0 where it may be 0."""
+        """Interval of the true sum of squares, as in `classwise.stats.metrics.variance`; below 0 where it may be 0."""
         if not self.spread:
             return self.value, self.value
         z, t = two_sided_z(alpha), self.scale

@@ -87,6 +87,21 @@ def ratio(part: ArrayLike, whole: ArrayLike) -> FloatArray:
     return quotient
 
 
+def present_accuracies(accuracy: ArrayLike) -> FloatArray:
+    """The accuracies of the classes with images, of (C,) accuracies that are NaN for the others.
+
+    Raises:
+        ClasswiseError: for another shape, or if no class has an image.
+    """
+    values = np.asarray(accuracy, dtype=np.float64)
+    if values.ndim != 1:
+        raise ClasswiseError(f"class accuracies: expected shape (C,), got {values.shape}")
+    present = values[~np.isnan(values)]
+    if not present.size:
+        raise ClasswiseError("class accuracies: no class has an image; at least one value must not be NaN")
+    return present
+
+
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """Per-class counts that can be added: every field is a read-only (C,) int64 array."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -199,3 +200,22 @@ def class_intervals(counts: ClassCounts, alpha: Level = 0.05, *, simultaneous: b
     if simultaneous:
         return clopper_pearson(counts.correct, counts.count, sidak(alpha, int(counts.present.sum())))
     return proportion_interval(counts.correct, counts.count, alpha)
+
+
+def difference_of_estimates(one: Estimate, other: Estimate, factor: float = 1.0) -> Estimate:
+    """``one`` minus ``factor`` times ``other``, with the differences of opposite ends."""
+    return Estimate(one.value - factor * other.value, one.low - factor * other.high, one.high - factor * other.low)
+
+
+def ratio_of_estimates(one: Estimate, other: Estimate) -> Estimate:
+    """The ratio of two estimates of numbers of at least 0, with the ratios of opposite ends.
+
+    The upper end is infinite if the other number may be 0.
+    """
+
+    def over(part: float, whole: float) -> float:
+        if whole > 0:
+            return max(part, 0.0) / whole
+        return math.nan if math.isnan(whole) else math.inf
+
+    return Estimate(over(one.value, other.value), over(one.low, other.high), over(one.high, other.low))

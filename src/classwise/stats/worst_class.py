@@ -1,4 +1,4 @@
-"""Inference about the worst class: the classes that may be the worst, and the worst-class accuracy.
+"""Inference about the worst class: the classes that may be the worst (its accuracy: `classwise.stats.metrics.lowest`).
 
 The class with the lowest accuracy on a finite test set is often not the true worst class, and its accuracy there is
 biased low because of the selection. All results refer to new images and a fixed model (population P).
@@ -7,16 +7,12 @@ biased low because of the selection. All results refer to new images and a fixed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special
 
 from classwise.core.settings.arguments import Level, checked
-from classwise.core.settings.config import Count, Seed
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
-from classwise.stats.intervals import lowest_interval
-from classwise.stats.metrics import worst_class
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 
 BLOCK_CELLS = 1 << 20
 """Maximal number of pairwise comparisons in memory at once."""
@@ -135,62 +131,3 @@ def above_any(counts: ClassCounts, labels: Sequence[int], others: Sequence[int],
 def possibly_best(counts: ClassCounts, alpha: Level = 0.05) -> BoolArray:
     """Confidence set of the best class: `possibly_worst` with correct and wrong exchanged."""
     return possibly_worst(ClassCounts(counts.count, counts.wrong), alpha)
-
-
-class Minimum(NamedTuple):
-    """Estimates of the worst-class accuracy.
-
-    Attributes:
-        label: the class with the lowest accuracy on these images.
-        plug_in: its accuracy on these images, biased low.
-        split: sample-splitting estimate, biased high: the class is selected on one half of the images and evaluated on
-            the other. NaN if no class has two images.
-        low: lower end of the interval for the true minimum.
-        high: upper end.
-    """
-
-    label: int
-    plug_in: float
-    split: float
-    low: float
-    high: float
-
-
-@checked
-def minimum(counts: ClassCounts, alpha: Level = 0.05, *, splits: Count = 10, seed: Seed = 0) -> Minimum:
-    """Estimate the worst-class accuracy.
-
-    The plug-in and the split estimate bracket the true value in expectation. The interval is that of
-    `classwise.stats.intervals.lowest_interval`: [min_c L_c, min_c U_c], where only the upper bounds are corrected for
-    the number of classes. No bootstrap correction is applied: at ties it removes less than half of the bias.
-
-    Args:
-        counts: counts of C classes; absent classes are excluded, from the split estimate also classes with one image.
-        alpha: 1 minus the coverage of the interval.
-        splits: number of random halvings averaged in the split estimate.
-        seed: seed of the halvings.
-
-    Raises:
-        ClasswiseError: if no class has an image, or ``splits`` is below 1.
-    """
-    label, plug_in = worst_class(counts.accuracy)
-    return Minimum(label, plug_in, _split_estimate(counts, splits, seed), *lowest_interval(counts, alpha))
-
-
-def _split_estimate(counts: ClassCounts, splits: int, seed: int) -> float:
-    """Mean over stratified halvings: select the lowest class on one half, evaluate it on the other, and vice versa."""
-    usable = counts.count >= 2
-    if not usable.any():
-        return float("nan")
-    right, wrong = counts.correct[usable], counts.wrong[usable]
-    half = (right + wrong) // 2
-    # The number of correct predictions in a random half is hypergeometric, so the images are not needed.
-    in_half = np.random.default_rng(seed).hypergeometric(right, wrong, half, size=(splits, len(half)))
-    one, two = in_half / half, (right - in_half) / (right + wrong - half)
-    return float((_accuracy_of_lowest(one, two).mean() + _accuracy_of_lowest(two, one).mean()) / 2)
-
-
-def _accuracy_of_lowest(selection: FloatArray, evaluation: FloatArray) -> FloatArray:
-    """(splits,) accuracy in ``evaluation`` of the class that is lowest in ``selection``, averaged over ties."""
-    lowest = selection == selection.min(axis=1, keepdims=True)
-    return ratio((lowest * evaluation).sum(axis=1), lowest.sum(axis=1))

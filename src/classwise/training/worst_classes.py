@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from torch import Tensor
 
-from classwise.stats.metrics import classes_of_share
+from classwise.stats.metrics.lowest import classes_of_share
 from classwise.stats.rational import as_rational
 
 Number = TypeVar("Number", Fraction, float)

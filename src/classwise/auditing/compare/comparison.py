@@ -21,11 +21,13 @@ from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.stats import metrics
-from classwise.stats.bounds import BoundedCounts, overall, worst
+from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, PairedCounts, ratio
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
-from classwise.stats.metric import MetricInputs, all_metrics, arranged
+from classwise.stats.metrics.averages import overall_bounds
+from classwise.stats.metrics.lowest import worst_bounds
 from classwise.stats.paired import class_differences, difference_of_minima, overall_difference
+from classwise.stats.registry import MetricInputs, all_metrics, arranged
 from classwise.stats.seeds import (
     OverSeeds,
     SeedMeans,
@@ -293,7 +295,7 @@ class Comparison(RichDisplay):
         for several: new seeds too) and ``_sd``, the standard deviation over seeds (NaN for one seed);
         ``worst_narrower``: what would narrow the interval of the worst class most, ``images`` or ``runs``;
         ``worst_class``: the name of the class of lowest mean over the seeds, the first of equal ones; and each other
-        metric of `classwise.stats.metric.METRICS`: means over the seeds. ``clean`` and ``nrr`` are NaN for a run
+        metric of `classwise.stats.METRICS`: means over the seeds. ``clean`` and ``nrr`` are NaN for a run
         without a clean pass, and ``nrr`` also if clean images are compared. If a method distils a teacher, also
         ``teacher``, else empty.
         """
@@ -542,6 +544,6 @@ def _bounds(audit: Audit, attack: str, group: str | None) -> dict[str, float]:
     """The row of one audit in `Comparison.bounds`."""
     counts = audit.outcomes.bounds(attack, group)
     row = {"n": counts.total, "judged": float(counts.judged.sum())}
-    for name, (low, high) in (("overall", overall(counts)), ("worst", worst(counts))):
+    for name, (low, high) in (("overall", overall_bounds(counts)), ("worst", worst_bounds(counts))):
         row |= {f"{name}_low": float(low), f"{name}_high": float(high)}
     return row

@@ -1,6 +1,6 @@
 """Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``).
 
-Limits are rational numbers. Measures that are rational (`classwise.stats.metric.Metric.rational`,
+Limits are rational numbers. Measures that are rational (`classwise.stats.registry.Metric.rational`,
 and the accuracy of a class), their means over seeds and their changes are compared exactly; the ends of intervals and
 ``worst.split`` with the tolerance `classwise.stats.rational.TOLERANCE`.
 """
@@ -24,8 +24,8 @@ from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, accuracy_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.metric import Metric, all_metrics
 from classwise.stats.rational import as_rational, difference, parse_rational, rational_text
+from classwise.stats.registry import Metric, all_metrics
 
 if TYPE_CHECKING:
     from classwise.auditing.compare.comparison import Comparison
@@ -187,7 +187,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Threshold(Condition):
-    """A condition on a metric of an audit (`classwise.stats.metric.METRICS`), or an end of its interval."""
+    """A condition on a metric of an audit (`classwise.stats.METRICS`), or an end of its interval."""
 
     lowest: ClassVar[int] = 0
 

@@ -9,8 +9,9 @@ from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.evidence import Evidence, Result, guard, percent
 from classwise.auditing.outcomes.table import ALL
 from classwise.stats.counts import IntArray
+from classwise.stats.metrics.lowest import minimum
 from classwise.stats.rational import difference
-from classwise.stats.worst_class import minimum, possibly_worst
+from classwise.stats.worst_class import possibly_worst
 
 
 @guard()

@@ -29,10 +29,11 @@ from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import PassCounts
 from classwise.core.settings.extras import require
 from classwise.core.settings.names import checked_names
-from classwise.stats.bounds import BoundedCounts, overall
+from classwise.stats.bounds import BoundedCounts
 from classwise.stats.confusion import confusion, sparse_confusion
 from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
-from classwise.stats.metric import MetricInputs
+from classwise.stats.metrics.averages import overall_bounds
+from classwise.stats.registry import MetricInputs
 
 MOST_DENSE = 2_000
 """The largest number of classes of a dense confusion matrix, which then takes 32 MB."""
@@ -476,8 +477,8 @@ class Outcomes:
         counts = {label: self.bounds(label) for label in self.families[family]}
         if all(class_counts.complete for class_counts in counts.values()):
             return [self.best(family)]
-        least = min(overall(class_counts).high for class_counts in counts.values())
-        return [label for label, class_counts in counts.items() if overall(class_counts).low <= least]
+        least = min(overall_bounds(class_counts).high for class_counts in counts.values())
+        return [label for label, class_counts in counts.items() if overall_bounds(class_counts).low <= least]
 
     def confusion(self, name: str = ALL) -> IntArray:
         """(C, C) confusion matrix under any of `names`: rows are true classes, columns predicted ones.

@@ -25,7 +25,7 @@ from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import FloatArray, ratio
 from classwise.stats.intervals import class_intervals
-from classwise.stats.metric import MetricInputs, all_metrics, arranged
+from classwise.stats.registry import MetricInputs, all_metrics, arranged
 
 LOWER, UPPER = "lower_bound", "upper_bound"
 """Suffixes of the columns of an incomplete audit: bounds over all possible verdicts on images not judged."""

@@ -35,8 +35,9 @@ from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Interval, class_intervals
-from classwise.stats.metric import MetricInputs
-from classwise.stats.worst_class import Minimum, minimum, possibly_worst
+from classwise.stats.metrics.lowest import Minimum, minimum
+from classwise.stats.registry import MetricInputs
+from classwise.stats.worst_class import possibly_worst
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ class Audit(RichDisplay):
         Columns: ``n`` (images); ``overall``, the accuracy over images, with ``overall_low`` and ``overall_high``
         (`classwise.stats.intervals.proportion_interval`); ``macro``, the mean over classes; ``worst_class`` (name) and
         ``worst`` (its accuracy), with ``worst_low`` and ``worst_high``, the interval of the lowest class accuracy,
-        whichever class it is; and each other metric of `classwise.stats.metric.METRICS` (NaN where what it reads is
+        whichever class it is; and each other metric of `classwise.stats.METRICS` (NaN where what it reads is
         unknown, as ``nrr`` without clean accuracy).
 
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and

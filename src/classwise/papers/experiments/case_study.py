@@ -54,9 +54,9 @@ from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
 from classwise.reporting.formatting import NONE, percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.ranks import spearman
 from classwise.stats.stratified import sum_of_class_means
 from classwise.training.folder import Run
@@ -806,7 +806,7 @@ class BackgroundsAndStandardTraining(
         tables, rows = {}, []
         for name, trained in models.items():
             tables[name] = under_pgd(context, trained, images=test_images[name]).outcomes
-            cells = [percent_cell(metric_intervals.overall(tables[name].counts("clean")))]
+            cells = [percent_cell(overall_estimate(tables[name].counts("clean")))]
             if name == "coloured":
                 inside = confused(tables[name], "clean").inside
                 assert inside is not None

@@ -67,11 +67,13 @@ from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.gap_intervals import discrepancy_difference
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
-from classwise.stats.stratified import sum_of_class_means
+from classwise.stats.metrics.averages import beyond_mean, overall_estimate
+from classwise.stats.metrics.discrepancy import discrepancy_difference, mcd_estimate
+from classwise.stats.metrics.lowest import worst_class, worst_estimate
+from classwise.stats.metrics.variance import cv_estimate
+from classwise.stats.stratified import class_mean, sum_of_class_means
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
@@ -287,7 +289,7 @@ def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> 
             Cell(_range(counts)),
             Cell(f"{recipe.model.name}, width {recipe.model.width or 1:g}"),
             Cell(data_set.context.scale.threat),
-            *(estimate_cell(metric_intervals.overall(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
+            *(estimate_cell(overall_estimate(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
             Cell(data_set.unfit or "yes"),
         ]
         rows.append(Row(data_set.data, cells))
@@ -552,9 +554,9 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
             Row(
                 name,
                 [
-                    estimate_cell(metric_intervals.macro(class_counts)),
-                    estimate_cell(metric_intervals.discrepancy(class_counts), tests=tests if name == "clean" else ()),
-                    estimate_cell(metric_intervals.variance(class_counts), 1e4),
+                    estimate_cell(class_mean(class_counts)),
+                    estimate_cell(mcd_estimate(class_counts), tests=tests if name == "clean" else ()),
+                    estimate_cell(cv_estimate(class_counts), 1e4),
                 ],
             )
             for name, class_counts in counts.items()
@@ -601,7 +603,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
 
 
 def _centred(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    sides = [(*metric_intervals.beyond_mean(class_counts), class_counts.count) for class_counts in counts]
+    sides = [(*beyond_mean(class_counts), class_counts.count) for class_counts in counts]
     values = [
         [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
         for c in range(len(names))
@@ -666,7 +668,7 @@ def _network(scale: Scale) -> str:
 
 
 def _metric_cells(one: DataSetAudits, kind: str, tests: Sequence[Test]) -> list[Cell]:
-    label = metric_intervals.worst_label(one.counts(kind))
+    label = worst_class(one.counts(kind).accuracy).label
     return [
         *metric_cells(one.counts(kind, "clean"), tests if kind == "standard" else ()),
         *metric_cells(one.counts(kind, "PGD"), tests if kind == "adversarial" else ()),
@@ -1031,7 +1033,7 @@ class GapsOverEpochs(
             history = trend_of({"AT": curves[data_set.data]}, names)
             caption = f"{data_set.data}: test images, PGD; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
-            weakest = Cell(names[metric_intervals.worst_label(counts)])
+            weakest = Cell(names[worst_class(counts.accuracy).label])
             rows.append(Row(f"{data_set.data}, {len(names)}", [*metric_cells(counts), weakest]))
             if len(names) <= DRAWN:
                 title = f"{data_set.data}: test images at the end of training, in percent"
@@ -1060,7 +1062,7 @@ def _gap_tests(audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[in
         tests.append(not_tested("kdd21/C2", f"the claim is about MNIST; this run used {used}"))
     else:
         counts = fit[MNIST].counts()
-        total = plus(lambda level: in_points(metric_intervals.overall(counts, level)), -HIGH)
+        total = plus(lambda level: in_points(overall_estimate(counts, level)), -HIGH)
         estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
         covers = (f"more than {HIGH} percent overall",)
         tests.append(Test(claim="kdd21/C2", covers=covers, estimand=estimand, estimators=[total]))
@@ -1236,10 +1238,10 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
         rows = []
         for name, class_counts in counts.items():
             summary = (
-                metric_intervals.macro(audits[name].counts("clean")),
-                metric_intervals.macro(class_counts),
-                metric_intervals.worst(class_counts),
-                metric_intervals.discrepancy(class_counts),
+                class_mean(audits[name].counts("clean")),
+                class_mean(class_counts),
+                worst_estimate(class_counts),
+                mcd_estimate(class_counts),
             )
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))

@@ -39,9 +39,10 @@ from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
+from classwise.stats.metrics.lowest import worst20_estimate, worst_estimate
+from classwise.stats.stratified import class_mean
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
 
@@ -207,9 +208,9 @@ def _weights(trained: Run, method: Method, kind: str) -> Which:
     return which if which in trained.saved_weights() else CHOSEN[kind][0]
 
 
-def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = metric_intervals.worst) -> Cell:
+def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = worst_estimate) -> Cell:
     """Cell of average and worst class (or another measure of weak classes) in percent, with intervals."""
-    mean, low = metric_intervals.macro(counts), least(counts)
+    mean, low = class_mean(counts), least(counts)
     text = f"{formatting.bare_percent(mean.value)} / {formatting.bare_percent(low.value)}"
     return Cell(text, f"{formatting.span(mean.low, mean.high)} / {formatting.span(low.low, low.high)}")
 
@@ -547,7 +548,7 @@ class TinyImageNet(_Methods):
             evaluated,
             context.scale,
             "worst fifth",
-            lambda counts: pair_cell(counts, metric_intervals.worst_fifth),
+            lambda counts: pair_cell(counts, worst20_estimate),
         )
         return Findings(tables=(with_gate_note(evaluated, table),), tests=(test,))
 
@@ -1554,8 +1555,8 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
         places = [float(epoch) for epoch in robust.index]
         by_epoch = [counts_at(int(epoch), robust, images) for epoch in robust.index]
         lines = [
-            Series("average", places, [metric_intervals.macro(counts).value for counts in by_epoch], "stroke-main"),
-            Series("worst class", places, [metric_intervals.worst(counts).value for counts in by_epoch], "line-weak"),
+            Series("average", places, [class_mean(counts).value for counts in by_epoch], "stroke-main"),
+            Series("worst class", places, [worst_estimate(counts).value for counts in by_epoch], "line-weak"),
         ]
         drawing = line_chart("Robust accuracy on the validation split, in percent", lines, "epoch")
         test = not_tested("cfa23/C10", f"both rules select epoch {epochs['overall']} of this training")

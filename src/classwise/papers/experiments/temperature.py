@@ -80,9 +80,9 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.formatting import NONE
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.metrics.averages import overall_estimate
 from classwise.training.folder import Run
 
 CHOSEN_TEMPERATURES: Mapping[str, float] = {"Madry": 2, "TRADES": 5, "MART": 5, "RST": 5}
@@ -488,7 +488,7 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
     plain, *_ = tables
     names, rows = tables[plain].class_names, list[Row]()
     for name, table in tables.items():
-        cells = [estimate_cell(metric_intervals.overall(table.counts(attack))) for attack in ("clean", "PGD")]
+        cells = [estimate_cell(overall_estimate(table.counts(attack))) for attack in ("clean", "PGD")]
         if name == plain:
             counts = table.counts("PGD")
             ends = zip(counts.accuracy, *class_intervals(counts), strict=True)
@@ -536,7 +536,7 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
         }
         rows, lines = [], []
         for (name, table), colour in zip(tables.items(), SERIES, strict=False):
-            totals = [metric_intervals.overall(table.counts(attack)) for attack in attacks]
+            totals = [overall_estimate(table.counts(attack)) for attack in attacks]
             rows.append(Row(name, [percent_cell(total) for total in totals]))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
             lines.append(Series(name, temperatures, [total.value for total in totals], f"stroke-{colour}"))

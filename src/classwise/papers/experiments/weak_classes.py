@@ -37,10 +37,11 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats import metric_intervals
 from classwise.stats.correlations import Correlation, half_means, random_halves, rank_correlation
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
+from classwise.stats.metrics.discrepancy import mcd_estimate
+from classwise.stats.metrics.lowest import worst_class
 from classwise.training.folder import Run
 
 ADAM_LR = 1e-3
@@ -337,7 +338,7 @@ class _FeatureSet(Experiment):
                 [
                     *metric_cells(counts),
                     *metric_cells(audit.counts("PGD")),
-                    Cell(names[metric_intervals.worst_label(counts)]),
+                    Cell(names[worst_class(counts.accuracy).label]),
                 ],
             )
             for (name, audit), counts in zip(audits.items(), clean, strict=True)
@@ -364,7 +365,7 @@ class _FeatureSet(Experiment):
                 Measurement.of(
                     "benz20/C1",
                     f"MCD of clean accuracy on the original test images, {name}",
-                    in_points(metric_intervals.discrepancy(counts)),
+                    in_points(mcd_estimate(counts)),
                 )
                 for name, counts in zip(audits, clean, strict=True)
             ],

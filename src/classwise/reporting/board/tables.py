@@ -13,13 +13,13 @@ import pandas as pd
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.reporting.board.entries import Conditions, Entry
-from classwise.stats import metric_intervals
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import BoolArray, IntArray
 from classwise.stats.intervals import Estimate, clopper_pearson, lowest_interval
-from classwise.stats.metric import NO_ESTIMATE, Metric, MetricInputs, arranged
 from classwise.stats.metrics import worst_class
+from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.model_ranks import Ranks, Verdicts, worst_class_ranks
+from classwise.stats.registry import NO_ESTIMATE, Metric, MetricInputs, arranged
 from classwise.stats.selection import Selected, selected_interval
 from classwise.stats.worst_class import possibly_worst
 
@@ -150,7 +150,7 @@ class BoardTable:
         if audit is not None:
             inputs = audit.outcomes.inputs(ALL, inputs.counts)
         estimates = {metric.name: metric.estimate(inputs, self.alpha) for metric in board_metrics()}
-        estimates["clean"] = NO_ESTIMATE if clean is None else metric_intervals.overall(clean, self.alpha)
+        estimates["clean"] = NO_ESTIMATE if clean is None else overall_estimate(clean, self.alpha)
         return {
             f"{name}{end}": float(value)
             for name in measures()

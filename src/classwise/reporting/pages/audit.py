@@ -20,8 +20,11 @@ from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, both_widths, markup, render
 from classwise.reporting.training_run import curves_of_audit
 from classwise.reporting.viewer.links import viewer_link
-from classwise.stats import metric_intervals
 from classwise.stats.intervals import Estimate
+from classwise.stats.metrics.averages import overall_estimate
+from classwise.stats.metrics.discrepancy import mcd_estimate
+from classwise.stats.metrics.lowest import best_estimate, worst20_estimate
+from classwise.stats.metrics.variance import cv_estimate
 
 if TYPE_CHECKING:
     from classwise.reporting.training_curves import Curves
@@ -117,19 +120,19 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
     equal = f" (and {formatting.count(tied)} more)" if tied else ""
     kind = f"{summary.accuracy_kind.capitalize()} accuracy"
     metrics = [
-        _key_metric(f"{kind}, overall", metric_intervals.overall(counts, alpha), all_images),
-        _key_metric(f"{kind}, worst 20\u00a0%", metric_intervals.worst_fifth(counts, alpha), all_images),
+        _key_metric(f"{kind}, overall", overall_estimate(counts, alpha), all_images),
+        _key_metric(f"{kind}, worst 20\u00a0%", worst20_estimate(counts, alpha), all_images),
         _key_metric(
             f"Highest {summary.singular} accuracy: {summary.names[best]}{equal}",
-            metric_intervals.best(counts, alpha),
+            best_estimate(counts, alpha),
             int(counts.count[best]),
         ),
-        _key_metric("Class discrepancy (MCD)", metric_intervals.discrepancy(counts, alpha), all_images, unit="points"),
-        _variance(metric_intervals.variance(counts, alpha), all_images),
+        _key_metric("Class discrepancy (MCD)", mcd_estimate(counts, alpha), all_images, unit="points"),
+        _variance(cv_estimate(counts, alpha), all_images),
     ]
     if CLEAN in summary.counts and summary.attacked:
         clean = summary.counts[CLEAN]
-        overall = metric_intervals.overall(clean, alpha)
+        overall = overall_estimate(clean, alpha)
         metrics.insert(0, _key_metric("Clean accuracy, overall", overall, int(clean.count.sum())))
     return metrics
 

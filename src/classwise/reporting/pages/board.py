@@ -20,7 +20,7 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import both_widths, render
 from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import Unit
-from classwise.stats.metric import Metric
+from classwise.stats.registry import Metric
 
 MAX_ROWS = 200
 """Most rows of a page, over all its tables, so that it stays below 500 KB; ``board.csv`` has all."""

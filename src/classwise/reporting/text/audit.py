@@ -13,7 +13,7 @@ from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.incomplete import report_of
 from classwise.reporting.repeats import repeats_note, repeats_table
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
-from classwise.stats.metric import arranged
+from classwise.stats.registry import arranged
 
 ABSENT = 10
 """Maximal number of classes without images whose names are printed."""

@@ -14,7 +14,7 @@ from classwise.reporting.comparison_tables import selected_phrase
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
-from classwise.stats.metric import Metric, arranged
+from classwise.stats.registry import Metric, arranged
 
 
 def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:

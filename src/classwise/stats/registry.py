@@ -19,10 +19,9 @@ import numpy as np
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import summary
-from classwise.core.settings.registry import Registry, described
-from classwise.stats import OWN_METRICS, Unit, bounds, metric_intervals, metrics
+from classwise.core.settings.registry import described
+from classwise.stats import METRICS, Unit
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
-from classwise.stats.counts import IntArray
 from classwise.stats.function_intervals import (
     interval_of_confusion,
     interval_of_counts,
@@ -35,10 +34,6 @@ Reads = Literal["counts", "clean and counts", "confusion", "outcomes"]
 """What a metric is computed from."""
 RESERVED = ("n", "judged", "low", "high", "clean", "attack", "method", "seeds", "teacher", "worst_class", "model")
 """Names of other columns."""
-METRICS: Registry[Any] = Registry(
-    "metric", {name: f"{__name__}:{name}" for name in OWN_METRICS}, group="classwise.metrics"
-)
-"""Metrics by name; installed packages add theirs."""
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan)
 
 
@@ -222,7 +217,7 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
         >>> import numpy as np
         >>> from classwise.stats.bounds import BoundedCounts
         >>> from classwise.stats.counts import ClassCounts
-        >>> from classwise.stats.metric import MetricInputs, metric
+        >>> from classwise.stats.registry import MetricInputs, metric
         >>> @metric(title="median")
         ... def median(counts):
         ...     "Median of the class accuracies."
@@ -244,113 +239,6 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     return made
 
 
-overall = Metric(
-    "overall",
-    metrics.overall_micro,
-    title="overall",
-    about="mean over images",
-    rational=True,
-    interval=metric_intervals.overall,
-    bounds=bounds.overall,
-    ends={"low": functools.partial(bounds.overall_end, end=0), "high": functools.partial(bounds.overall_end, end=1)},
-)
-macro = Metric(
-    "macro",
-    lambda counts: metrics.overall_macro(counts.accuracy),
-    title="class mean",
-    about="mean over classes",
-    rational=True,
-    interval=metric_intervals.macro,
-    bounds=bounds.macro,
-)
-worst = Metric(
-    "worst",
-    lambda counts: metrics.worst_class(counts.accuracy).accuracy,
-    title="worst class",
-    about="lowest class accuracy",
-    rational=True,
-    interval=metric_intervals.worst,
-    bounds=bounds.worst,
-    ends={
-        "low": functools.partial(bounds.worst_end, end=0),
-        "high": functools.partial(bounds.worst_end, end=1),
-        "split": bounds.split,
-    },
-)
-worst20 = Metric(
-    "worst20",
-    lambda counts: metrics.worst_share(counts.accuracy, metric_intervals.FIFTH),
-    title="worst 20 %",
-    about="mean over the 20 % of classes with the lowest accuracy",
-    rational=True,
-    interval=metric_intervals.worst_fifth,
-    bounds=bounds.worst20,
-)
-cv = Metric(
-    "cv",
-    lambda counts: metrics.class_variance(counts.accuracy),
-    title="CV",
-    about="class-wise variance of the accuracy, in percent squared",
-    unit="fraction squared",
-    higher_is_better=False,
-    rational=True,
-    interval=metric_intervals.variance,
-    bounds=bounds.variance,
-)
-mcd = Metric(
-    "mcd",
-    lambda counts: metrics.max_class_discrepancy(counts.accuracy),
-    title="MCD",
-    about="maximum class discrepancy, highest minus lowest class accuracy, in percentage points",
-    higher_is_better=False,
-    rational=True,
-    interval=metric_intervals.discrepancy,
-    bounds=bounds.discrepancy,
-)
-nrr = Metric(
-    "nrr",
-    lambda clean, counts: metrics.nrr(metrics.overall_micro(clean), metrics.overall_micro(counts)),
-    title="NRR",
-    about="harmonic mean of clean and robust accuracy",
-    reads="clean and counts",
-    rational=True,
-    interval=metric_intervals.clean_and_robust,
-    bounds=bounds.clean_and_robust,
-)
-hmw = Metric(
-    "hmw",
-    lambda counts: metrics.hmw(metrics.overall_micro(counts), metrics.worst_class(counts.accuracy).accuracy),
-    title="HMW",
-    about="harmonic mean of overall and worst-class accuracy",
-    rational=True,
-    interval=metric_intervals.overall_and_worst,
-    bounds=bounds.overall_and_worst,
-)
-
-
-@metric(
-    about="largest difference of two classes in the rate at which each is predicted as the other, in percentage points",
-    reads="confusion",
-    higher_is_better=False,
-    interval=metric_intervals.asymmetry,
-)
-def asymmetry(matrix: IntArray) -> float:
-    """The gap of `metrics.max_asymmetry`."""
-    return metrics.max_asymmetry(matrix).gap
-
-
-@metric(
-    title="target share",
-    about="largest share of all errors that are predicted as one class",
-    reads="confusion",
-    higher_is_better=False,
-    interval=metric_intervals.target_share,
-)
-def target_share(matrix: IntArray) -> float:
-    """The largest of `metrics.target_shares`."""
-    return float(metrics.target_shares(matrix).max())
-
-
 @functools.cache
 def all_metrics() -> Mapping[str, Metric]:
     """Every metric of `METRICS` by its name there, those of installed packages last.
@@ -364,7 +252,7 @@ def all_metrics() -> Mapping[str, Metric]:
         if not isinstance(part, Metric):
             raise ClasswiseError(
                 f"metric {METRICS[name]!r} is {described(part)}; give a function with the decorator "
-                "classwise.stats.metric.metric"
+                "classwise.stats.registry.metric"
             )
         found[name] = dataclasses.replace(part, name=name)
     return found

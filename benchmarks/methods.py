@@ -18,8 +18,7 @@ from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.description import PassCounts
 from classwise.core.threat.ball import Threat
 from classwise.training.folder import Run
-from classwise.training.recipe import Recipe
-from classwise.training.recipe_files import recipe_names
+from classwise.training.recipe import Recipe, all_recipes
 from classwise.training.trainer import Trainer
 
 AGREES = 1.25
@@ -52,7 +51,7 @@ class PassCounter:
 def methods() -> dict[str, list[str]]:
     """Recipes with equal training steps, by the name of the first of them; those that need a teacher are left out."""
     groups: dict[str, list[str]] = {}
-    names = [name for name in recipe_names() if not Recipe.read(name).distils]
+    names = [name for name, recipe in all_recipes().items() if not recipe.distils]
     for name in sorted(names, key=lambda name: (name != "at", len(name), name)):
         groups.setdefault(step_of(Recipe.read(name)), []).append(name)
     return dict(sorted((names[0], names) for names in groups.values()))

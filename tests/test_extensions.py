@@ -63,6 +63,8 @@ def toy_drop(clean, counts):
 class ToyAttack(PGD):
     """PGD under another name."""
 
+    source = ("nobody2026toys, eq. 1", "madry2018towards")
+
 
 @configurable
 class ToyObjective(AdversarialTraining):
@@ -208,8 +210,10 @@ store = f"--store={folder / 'store'}"
 model = cw.load_model("small-cnn", num_classes=2, in_channels=1)
 attacked = cw.audit(model, cw.load_data("toy-stripes", bright=200), attacks="toy-attack:steps=1")
 print(json.dumps({
+    "left out": said("recipes")[2],
     "lists": {part: said(part)[1] for part in ("attacks", "models", "data", "recipes")},
     "explained": said("attacks", "toy-attack")[1],
+    "cited": said("cite", "toy-attack"),
     "parts": [*OBJECTIVES, *SCHEDULES],
     "reference": reference.PAGES["data-sets"]() + reference.PAGES["data-set-files"](),
     "audit": [attacked.outcomes.meta.threat, list(attacked.by_class.index)],
@@ -252,6 +256,7 @@ TESTS = (
     "tests/papers/test_catalogue.py",
     "tests/papers/test_settings.py",
     "tests/test_cuda.py",
+    "tests/test_reference.py",
 )  # fmt: skip
 """The files with tests over all registered parts, and the options that choose those of the installed package."""
 
@@ -259,8 +264,13 @@ TESTS = (
 def install(folder: Path, entry_points: dict[str, str], name: str = "toyparts") -> Path:
     """Write a package as pip installs it: a module, folders of recipes and papers, and metadata with entry points."""
     (folder / f"{name}.py").write_text(PARTS)
-    for package, file, text in (("toyrecipes", "toy-recipe", RECIPE), ("toypapers", "toy24", PAPER)):
-        (folder / package).mkdir()
+    files = (
+        ("toyrecipes", "toy-recipe", RECIPE),
+        ("toyrecipes", "bad", "objective: nowhere"),
+        ("toypapers", "toy24", PAPER),
+    )
+    for package, file, text in files:
+        (folder / package).mkdir(exist_ok=True)
         (folder / package / "__init__.py").touch()
         (folder / package / f"{file}.yaml").write_text(text)
     about = folder / f"{name}-1.0.dist-info"
@@ -299,6 +309,15 @@ def test_parts_of_an_installed_package_are_listed_and_explained(found: dict[str,
     assert found["audit"] == ["Linf:51/255", ["horizontal", "vertical"]]
     assert {"toy-objective", "toy-schedule"} <= set(found["parts"])
     assert "PGD under another name." in found["explained"]
+    status, cited, _ = found["cited"]
+    assert status == 0
+    assert "@misc{nobody2026toys,\n  note = {nobody2026toys, eq. 1}\n}\n\n@inproceedings{madry2018towards," in cited
+
+
+@pytest.mark.slow
+def test_a_bad_recipe_of_an_installed_package_hides_no_other(found: dict[str, Any]) -> None:
+    (line,) = found["left out"].splitlines()
+    assert line.startswith("recipe 'bad' is left out: unknown objective 'nowhere'")
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from classwise.auditing.outcomes.files import COLUMNS
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.training import AVERAGERS, OBJECTIVES, SCHEDULES, UPDATES
-from classwise.training.recipe import Recipe
-from classwise.training.recipe_files import recipe_names
+from classwise.training.recipe import all_recipes
 
 from .documents import DOCS
 
@@ -27,8 +26,8 @@ from .documents import DOCS
     [
         ("attacks", ATTACKS),
         ("suites", SUITES),
-        ("recipes", [name for name in recipe_names() if not Recipe.read(name).distils]),
-        ("distillation", [name for name in recipe_names() if Recipe.read(name).distils]),
+        ("recipes", [name for name, recipe in all_recipes().items() if not recipe.distils]),
+        ("distillation", [name for name, recipe in all_recipes().items() if recipe.distils]),
         ("losses", OBJECTIVES),
         ("schedule-table", SCHEDULES),
         ("update-table", [f"update: {name}" for name in UPDATES]),

@@ -41,8 +41,7 @@ from classwise.training.classes import ClassSettings
 from classwise.training.criteria.base import Criterion
 from classwise.training.lr_schedules import MultiStep
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
-from classwise.training.recipe import Recipe
-from classwise.training.recipe_files import recipe_names
+from classwise.training.recipe import Recipe, all_recipes
 from classwise.training.schedules.base import Classes, ClassSchedule
 
 BASE_CLASSES = Path(__file__).parents[1] / "docs/reference/base-classes.md"
@@ -114,7 +113,7 @@ def recipes() -> str:
             recipe.epochs,
             recipe.source,
         )
-        for recipe in map(Recipe.read, recipe_names())
+        for recipe in all_recipes().values()
         if not recipe.distils
     ]
     return table(("recipe", "what it does", "changes", "cost", "epochs", "source"), rows)
@@ -132,7 +131,7 @@ def distillation() -> str:
             recipe.epochs,
             recipe.source,
         )
-        for recipe in map(Recipe.read, recipe_names())
+        for recipe in all_recipes().values()
         if recipe.distils
     ]
     header = ("recipe", "what it does", "changes", "cost of the student", "passes of the teacher", "epochs", "source")
@@ -142,7 +141,7 @@ def distillation() -> str:
 def published_settings() -> str:
     """The recipes with the settings of public code: network, radius, step size, learning rate, weight decay, epochs."""
     rows = []
-    for recipe in map(Recipe.read, recipe_names()):
+    for recipe in all_recipes().values():
         parts: Any = recipe.parts
         if parts.threat != Threat("Linf", 0.031) and not recipe.name.endswith("-code"):
             continue

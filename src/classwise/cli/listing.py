@@ -230,7 +230,8 @@ def recipes(
         classwise recipes cfa-at --budget short
         classwise recipes cfa-at --set epochs=60 > mine.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.recipe_files import budgets_of, recipe_names
+    from classwise.training.recipe import all_recipes
+    from classwise.training.recipe_files import budgets_of
 
     wanted = pairs(overrides)
     names = list(words or ())
@@ -244,7 +245,7 @@ def recipes(
             raise ClasswiseError("--set requires the name of a recipe, such as classwise recipes at --set epochs=60")
         if budget is not None:
             raise ClasswiseError("--budget requires the name of a recipe, such as classwise recipes at --budget short")
-        found = [(cw.Recipe.read(known), budgets_of(known)) for known in recipe_names()]
+        found = [(recipe, budgets_of(known)) for known, recipe in all_recipes().items()]
         if json:
             facts = {
                 recipe.name: {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES, members
-from classwise.core.settings.bibliography import Paper, papers_of
+from classwise.core.settings.bibliography import OtherSource, Paper, papers_of
 from classwise.core.settings.config import parse_spec
 from classwise.data import AUGMENTATIONS
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
@@ -26,7 +26,7 @@ PARTS = (
 """The registries of parts that have sources."""
 
 
-def papers(name: str) -> list[Paper]:
+def papers(name: str) -> list[Paper | OtherSource]:
     """Return the papers of a recipe, a part, an attack or a suite, without duplicates, in the order of recipe fields.
 
     Raises:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from pydantic import BeforeValidator
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.core.compute.precision import Precision
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count, Seed, build, configurable, describe, make, parse_spec
 from classwise.core.settings.description import CHANGES, Described, PassCounts
@@ -43,12 +44,14 @@ from classwise.training.classes import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.optimisers import Optimiser
-from classwise.training.recipe_files import apply_budget, override, read_value, read_values, take_budgets
+from classwise.training.recipe_files import apply_budget, override, read_value, read_values, recipe_names, take_budgets
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.selection import Selection, load_selection, resolve_selection
 from classwise.training.updates import Update
+
+logger = logging.getLogger(__name__)
 
 _LATER: dict[str, Any] = {
     "checkpoint_epochs": (),
@@ -412,6 +415,21 @@ def build_parts(recipe: Recipe) -> Parts:
         validation_attack=validation_attack,
         augment=make(AUGMENTATIONS, recipe.data.augment),
     )
+
+
+@functools.cache
+def all_recipes() -> Mapping[str, Recipe]:
+    """Return the recipes of the package and of installed packages by name.
+
+    A recipe that cannot be read is left out, with a line in the log, so that it does not hide the others.
+    """
+    recipes = {}
+    for name in recipe_names():
+        try:
+            recipes[name] = Recipe.read(name)
+        except Exception as error:  # noqa: BLE001  # the code of a part may raise any error
+            logger.warning("recipe %r is left out: %s", name, first_line(error))
+    return recipes
 
 
 def recipe_from_values(values: Mapping[str, Any]) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -46,6 +47,27 @@ class Paper:
         return f"{authors}, {self.title}, {self.venue}, {self.year}"
 
 
+@dataclass(frozen=True)
+class OtherSource:
+    """A source that is not in the bibliography, such as that of a part of another package.
+
+    Args:
+        key: the BibTeX key.
+        note: the source, as the part states it.
+    """
+
+    key: str
+    note: str
+
+    def bibtex(self) -> str:
+        """The BibTeX entry, to be completed by the reader."""
+        return f"@misc{{{self.key},\n  note = {{{self.note}}}\n}}"
+
+    def line(self) -> str:
+        """The source."""
+        return self.note
+
+
 def _read() -> dict[str, Paper]:
     entries = yaml.safe_load(
         (resources.files("classwise.core.settings") / "bibliography.yaml").read_text(encoding="utf-8")
@@ -61,10 +83,14 @@ PAPERS: Mapping[str, Paper] = _read()
 """Every paper by its key."""
 
 
-def papers_of(sources: Iterable[str]) -> list[Paper]:
-    """The papers of sources such as ``"madry2018towards, eq. 2.1"``, each once; sources without a key are skipped."""
-    keys = dict.fromkeys(source.partition(",")[0] for source in sources)
-    return [PAPERS[key] for key in keys if key in PAPERS]
+def papers_of(sources: Iterable[str]) -> list[Paper | OtherSource]:
+    """The papers of sources such as ``"madry2018towards, eq. 2.1"``, each once."""
+    papers: dict[str, Paper | OtherSource] = {}
+    for source in sources:
+        name = source.partition(",")[0]
+        key = re.sub(r"\W+", "-", name).strip("-")
+        papers.setdefault(key, PAPERS.get(name) or OtherSource(key, source))
+    return list(papers.values())
 
 
 def line_of(source: str) -> str:

@@ -40,7 +40,8 @@ class Described:
     """Base of parts with metadata, from which lists, citations and tables of the documents are generated."""
 
     #: The sources: for each the key of a paper in `classwise.core.settings.bibliography`, then the place in it, such as
-    #: ``"madry2018towards, eq. 2.1"``. Empty for common knowledge and for methods of this library.
+    #: ``"madry2018towards, eq. 2.1"``; or any other text, which is cited unchanged. Empty for common knowledge and for
+    #: methods of this library.
     source: ClassVar[tuple[str, ...]] = ()
     #: Why the part has no source; empty for one that has.
     no_source: ClassVar[str] = ""

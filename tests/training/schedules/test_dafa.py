@@ -13,7 +13,8 @@ from classwise.core.threat.ball import Threat
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.posthoc.validation import validation_split
 from classwise.training.recipe import Recipe
-from classwise.training.schedules.dafa import DAFA, AverageDAFA, class_weights
+from classwise.training.schedules.dafa import DAFA, AverageDAFA
+from classwise.training.similarity_weights import class_weights
 from classwise.training.train import train
 
 from ..by_hand import CONFIDENCE, EPSILON, NAN, classes, close

@@ -14,7 +14,7 @@ from classwise.core.settings.config import NonNegative, configurable
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.trades import Trades
-from classwise.training.schedules.dafa import class_weights
+from classwise.training.similarity_weights import class_weights
 
 
 @configurable

@@ -26,7 +26,7 @@ from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
-from classwise.auditing.run.execution import Execution
+from classwise.auditing.run.loop import Attacked, AttackLoop
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.rng import CounterRNG
@@ -437,7 +437,7 @@ def test_operations_without_a_deterministic_gradient_are_refused() -> None:
 def test_the_images_of_an_audit_are_copied_as_uint8(memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for all attacks where they fit into memory, else in batches; the outcomes are those of the CPU."""
     pixels = torch.randint(256, (50, 2, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    data, run = cw.Images(pixels, torch.arange(50) % 4), Execution._attack_pieces
+    data, run = cw.Images(pixels, torch.arange(50) % 4), AttackLoop.run
     options: dict[str, Any] = {"threat": "Linf:0.1", "attacks": ["fgsm", "mifgsm:steps=1"], "batch_size": 32}
     options["precision"] = EXACT  # the default depends on the device
     on_cpu = cw.audit(Small(4), data, **options).outcomes.frame
@@ -445,12 +445,13 @@ def test_the_images_of_an_audit_are_copied_as_uint8(memory: int, monkeypatch: py
     monkeypatch.setattr("classwise.auditing.run.batch_sizes.memory_of", lambda _: memory)
     with PretendCuda() as gpu:
 
-        def watched(execution: Execution) -> None:
+        def watched(loop: AttackLoop) -> Attacked:
             before = len(gpu.uploads)
-            run(execution)
+            attacked = run(loop)
             copied.extend(gpu.uploads[before:])
+            return attacked
 
-        monkeypatch.setattr(Execution, "_attack_pieces", watched)
+        monkeypatch.setattr(AttackLoop, "run", watched)
         on_gpu = cw.audit(Small(4), data, device="cuda", **options).outcomes.frame
     assert on_gpu.equals(on_cpu)
     image = pixels[0].nbytes

@@ -15,7 +15,7 @@ from torch import Tensor
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.engine.rows import Columns
 from classwise.auditing.run.audit import audit
-from classwise.auditing.run.execution import Execution
+from classwise.auditing.run.loop import AttackLoop
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.models import load_model, save_weights
@@ -170,7 +170,7 @@ def test_an_audit_has_the_name_of_its_folder(tmp_path: Path) -> None:
 def test_missing_images_are_logged_after_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run()
     late = iter([False] * 5)
-    monkeypatch.setattr(Execution, "late", property(lambda _: next(late, True)))
+    monkeypatch.setattr(AttackLoop, "late", property(lambda _: next(late, True)))
     lines = Listener()
     stopped = run(out=tmp_path / "a", max_time=1000.0, progress=lines, guards="auto")
     missing = stopped.outcomes.missing

@@ -303,7 +303,7 @@ def test_guards_without_a_sample_are_named_after_the_time_limit(tmp_path: Path) 
 def test_guards_are_run_on_resumption_of_an_audit_that_had_no_time_for_them(tmp_path: Path) -> None:
     model = toys.model(scale=2.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution.Execution, "_probe", lambda *_: None)  # the limit is reached after the last image
+        patch.setattr(execution._Finish, "_probe", lambda *_: None)  # the limit is reached after the last image
         late = run(model, toys.images(60), out=tmp_path / "a")
     assert late.complete
     assert late.guards is not None

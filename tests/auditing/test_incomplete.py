@@ -181,12 +181,12 @@ class Counted:
 @pytest.mark.slow
 def test_a_stream_is_complete_when_it_was_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from classwise.auditing.run import inputs
-    from classwise.auditing.run.execution import Execution
+    from classwise.auditing.run.loop import AttackLoop
 
     monkeypatch.setattr(inputs, "PIECE_BYTES", 1)
     late = iter([False] * 5)
     with monkeypatch.context() as patched:
-        patched.setattr(Execution, "late", property(lambda _: next(late, True)))
+        patched.setattr(AttackLoop, "late", property(lambda _: next(late, True)))
         stopped = audit(
             linear(), Counted(96), "Linf:0.01", ["fgsm"], out=tmp_path / "a", max_time=1000.0, batch_size=32
         )

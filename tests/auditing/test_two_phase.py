@@ -21,7 +21,7 @@ from classwise.auditing.guards.evidence import Evidence, Probe
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run.audit import estimate
 from classwise.auditing.run.estimators import CompleteEstimator
-from classwise.auditing.run.execution import Execution
+from classwise.auditing.run.loop import AttackLoop
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator, candidates, successes
 from classwise.cli.console import show_result
@@ -183,17 +183,17 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
 def test_after_the_time_limit_the_intervals_are_wider(
     data: Images, full: Audit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attack = Execution._attack
+    attack = AttackLoop._attack
     with monkeypatch.context() as patch:
         calls = []
 
-        def limited(self: Execution, *arguments: Any) -> None:
+        def limited(self: AttackLoop, *arguments: Any) -> None:
             calls.append(arguments[0])
             if calls.count("apgd-ce") == 3:  # the first two are of no survivor and of the first sample
                 self.deadline = 0.0
             attack(self, *arguments)
 
-        patch.setattr(Execution, "_attack", limited)
+        patch.setattr(AttackLoop, "_attack", limited)
         late = cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, out=tmp_path / "a", **QUICK)
     found = result(late).estimate
     assert not found.settled

@@ -286,7 +286,7 @@ def _run(
 ) -> cw.Audit:
     """Run an audit; with ``--on``, its shards and their merge as tasks, with the options ``given``."""
     from classwise.auditing.run.audit import claim_for_shards
-    from classwise.auditing.run.execution import finished_audit
+    from classwise.auditing.run.claim import finished_audit
     from classwise.auditing.run.merging import is_finished
 
     if cluster.on is None:

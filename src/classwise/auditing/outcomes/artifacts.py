@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -21,6 +22,7 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import verify, write_bytes
+from classwise.stats.counts import BoolArray, IntArray
 
 Kind = Literal["logits", "features", "images"]
 """Kinds of tensors that a user can save; each has one row for each image and attack."""
@@ -51,6 +53,34 @@ def examples_per_class(shape: Sequence[int], num_classes: int, attacks: int) -> 
     """
     size = 4 * math.prod(shape) * max(attacks, 1)  # two images, two bytes a pixel
     return min(EXAMPLES_A_CLASS, EXAMPLES_BYTES // (size * num_classes))
+
+
+class Examples:
+    """The images whose examples an audit saves: the first of each class that are classified correctly without attack.
+
+    Args:
+        attacks: number of attacks, each with examples of its own.
+        classes: number of classes.
+        parts: number of processes that share the examples.
+    """
+
+    def __init__(self, attacks: int, classes: int, parts: int = 1) -> None:
+        self.attacks, self.classes, self.parts = attacks, classes, parts
+        self._earlier = pd.Series(dtype=np.int64)
+        self._place = pd.Series(dtype=np.int64)
+
+    def add(self, clean: pd.DataFrame) -> None:
+        """Go on with the next images of the data, from their rows of the clean pass."""
+        right = clean.loc[clean["correct"].astype(bool), ["index", "label"]].reset_index(drop=True).sort_values("index")
+        place = right.groupby("label").cumcount() + right["label"].map(self._earlier).fillna(0)
+        self._place = pd.Series(place.to_numpy(), right["index"].to_numpy())
+        self._earlier = self._earlier.add(right["label"].value_counts(), fill_value=0)
+
+    def among(self, index: IntArray, shape: Sequence[int]) -> BoolArray:
+        """Whether each image is one of them, (N,); ``shape`` is that of one image."""
+        share = -(-examples_per_class(shape, self.classes, self.attacks) // self.parts)
+        chosen: BoolArray = (self._place.reindex(index) < share).to_numpy()
+        return chosen
 
 
 @dataclass

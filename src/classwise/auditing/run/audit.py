@@ -11,8 +11,9 @@ import torch
 
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import folder_for
+from classwise.auditing.run.claim import Claim, with_saved_choices
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.execution import Execution, with_saved_choices
+from classwise.auditing.run.execution import execute
 from classwise.auditing.run.inputs import Group, Model, group_name, training_attack_of
 from classwise.auditing.run.merging import checked_folder
 from classwise.auditing.run.options import AuditOptions, with_options
@@ -98,8 +99,9 @@ def audit(
             model, data, threat, attacks, out, group, options, resume=resume, merges=shards is not None
         )
         with listening(progress, active=processes.is_main) as listener:
-            execution = Execution(ready, folder, processes, listener, started, max_time, shard_of(options), shards)
-            return execution.run(resume=resume, group=group_name(group), training_attack=training_attack_of(model))
+            claim = Claim(ready, folder, processes, listener, shard_of(options), shards)
+            trained_on = training_attack_of(model)
+            return execute(claim, started, max_time, resume=resume, group=group_name(group), training_attack=trained_on)
 
 
 def claim_for_shards(
@@ -123,8 +125,7 @@ def claim_for_shards(
     check(audit, options)
     with chosen_arithmetic(options.get("precision")):
         folder, ready = _prepared(model, data, threat, attacks, out, group, options, resume=resume, merges=False)
-    execution = Execution(ready, folder, ProcessGroup(), NullProgress(), time.monotonic(), shards=options.get("shards"))
-    with execution.claimed(resume=resume):
+    with Claim(ready, folder, ProcessGroup(), NullProgress(), shards=options.get("shards")).held(resume=resume):
         return ready.plan
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +19,13 @@ import pyarrow as pa
 
 from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, examples_per_class
+from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, Examples
 from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import ResultFolder, difference
-from classwise.stats.counts import BoolArray, IntArray
+from classwise.stats.counts import IntArray
 
 SHARDS = "shards"
 """The folder of the shards in the folder of the audit or curve that they are merged into."""
@@ -203,16 +202,19 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
         path.unlink()
     artifacts.remove_orphans(folder)
     meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
-    number, examples = itertools.count(), _Examples(meta)
+    number, examples = itertools.count(), Examples(len(meta.applicable) - 1, meta.num_classes)
+    clean: list[pd.DataFrame] = []
     for label in meta.applicable:
         paths = [path for files in rows.values() for path, images in files.items() if label in images]
         for table, tensors in _blocks(paths, examples):
             if label == CLEAN:
-                examples.add(table)
+                clean.append(table.select(["index", "label", "correct"]).to_pandas())
             name = next(number)
             for kind, (index, values) in tensors.items():
                 artifacts.write(folder, kind, label, name, index, values)
             outcome_files.write_table(folder / "outcomes" / outcome_files.name(name), table, meta)
+        if label == CLEAN:
+            examples.add(pd.concat(clean))
     return merged
 
 
@@ -223,35 +225,7 @@ class _Block(NamedTuple):
     tensors: Tensors
 
 
-class _Examples:
-    """The images whose examples an audit saves: the first of each class that are classified correctly.
-
-    Each shard has saved those of its own images, so the audit's are among them.
-    """
-
-    def __init__(self, meta: Meta) -> None:
-        self.meta = meta
-        self._correct: list[pd.DataFrame] = []
-
-    def add(self, clean: pa.Table) -> None:
-        """Add rows of the clean pass."""
-        rows = clean.select(["index", "label", "correct"]).to_pandas()
-        self._correct.append(rows.loc[rows["correct"], ["index", "label"]])
-
-    @cached_property
-    def _place(self) -> pd.Series[int]:
-        """Position of each correct image among those of its class, by image index."""
-        rows = pd.concat(self._correct).sort_values("index")
-        return pd.Series(rows.groupby("label").cumcount().to_numpy(), rows["index"].to_numpy())
-
-    def among(self, index: IntArray, shape: Sequence[int]) -> BoolArray:
-        """Whether each image is one of them, (N,); ``shape`` is that of one image."""
-        share = examples_per_class(shape, self.meta.num_classes, len(self.meta.applicable) - 1)
-        chosen: BoolArray = (self._place.reindex(index) < share).to_numpy()
-        return chosen
-
-
-def _blocks(paths: Iterable[Path], examples: _Examples) -> Iterator[_Block]:
+def _blocks(paths: Iterable[Path], examples: Examples) -> Iterator[_Block]:
     """The rows and tensors of files in larger blocks."""
     tables: list[pa.Table] = []
     tensors: dict[str, list[tuple[Array, Array]]] = {}

@@ -60,24 +60,26 @@ def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) 
     return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
 
 
-def carried_rows(attack: str, clean: pd.DataFrame, epsilon: Any, reported: Collection[str] = ()) -> pd.DataFrame:
+def carried_rows(
+    attack: str, clean: pd.DataFrame, epsilon: pd.Series[float], reported: Collection[str] = ()
+) -> pd.DataFrame:
     """Rows of images that are misclassified without attack: the clean image, with zero steps and passes.
 
     Args:
         attack: the attack's label.
-        clean: the images' rows of the clean pass.
-        epsilon: the radius, one number or one for each row.
+        clean: the images' rows of the clean pass, by their indices.
+        epsilon: the radius of each image, by its index.
         reported: the optional columns that the attack reports; they are 0, like the distance.
     """
     zeros = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0)
-    return clean.assign(attack=attack, epsilon=epsilon, **zeros)
+    return clean.assign(attack=attack, epsilon=epsilon.reindex(clean.index), **zeros)
 
 
-def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: Any) -> pd.DataFrame:
-    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them."""
+def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: pd.Series[float]) -> pd.DataFrame:
+    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them, by index."""
     zeros = dict.fromkeys(("forwards", "backwards"), 0)
     frame = removed[["index", "label", "first_success"]]
-    return frame.assign(attack=attack, epsilon=epsilon, correct=False, status=SKIPPED, **zeros)
+    return frame.assign(attack=attack, epsilon=epsilon.reindex(removed.index), correct=False, status=SKIPPED, **zeros)
 
 
 def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:

@@ -1,0 +1,184 @@
+"""The claim of an audit's folder: its owner, its settings, its policy, and the shards that are merged in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.audit_folder import ABOUT, earlier_audits, read_about
+from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
+from classwise.auditing.run.options import AuditOptions
+from classwise.auditing.run.partition import Shard
+from classwise.auditing.run.plan import Plan
+from classwise.auditing.run.preparation import Inputs
+from classwise.auditing.run.result import Audit, about_of
+from classwise.auditing.run.sampling import Sampling
+from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.precision import Precision
+from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.files.storage import ResultFolder
+from classwise.core.progress.listener import Progress
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A prepared audit, the folder that it is written into, and the processes that run it.
+
+    Args:
+        inputs: the model, the images and the plan.
+        folder: the audit's folder; None: rows are held in memory.
+        processes: the processes that share the images; each attacks its share of every class.
+        progress: receives the progress of this process.
+        shard: the shard that is attacked; None: all images.
+        shards: number of the shards of which the audit is merged; None: it is not.
+    """
+
+    inputs: Inputs
+    folder: Path | None
+    processes: ProcessGroup
+    progress: Progress
+    shard: Shard | None = None
+    shards: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the audit: that of its folder."""
+        return "audit" if self.folder is None else self.folder.resolve().name
+
+    @property
+    def main_folder(self) -> Path | None:
+        """The folder, in the first process only, which alone writes its records."""
+        return self.folder if self.processes.is_main else None
+
+    @property
+    def of_shards(self) -> dict[str, int]:
+        """The entry of ``audit.json`` and of the environment on the shards that are merged."""
+        return {} if self.shards is None else {SHARDS: self.shards}
+
+    @contextlib.contextmanager
+    def held(self, *, resume: bool) -> Iterator[Meta]:
+        """Own the folder, from the first process; yield the metadata with the policy that is recorded.
+
+        Args:
+            resume: whether the folder may contain this audit already.
+
+        Raises:
+            ClasswiseError: if it contains something else, or this audit although ``resume`` is false, or the processes
+                have different settings.
+        """
+        _check_same_settings(self.processes.all_gather(self.inputs.settings))
+        policy = self.processes.broadcast(self._policy() if self.processes.is_main else None)
+        meta = dataclasses.replace(self.inputs.meta, policy=policy)
+        if self.main_folder is None:
+            yield meta
+            return
+        frame = pd.DataFrame(columns=[*outcome_files.COLUMNS, *meta.groups])
+        about = about_of(Audit(Outcomes(frame, meta), name=self.name)) | self.of_shards
+        folder = ResultFolder(self.main_folder, "audit")
+        with folder.claimed(self.inputs.settings, resume=resume, beside=[*self.of_shards], **about):
+            yield meta
+
+    def _policy(self) -> str | None:
+        """The digest of the policy that is recorded: the one in the folder, or the given one of a new audit.
+
+        None if an audit of the same model and images without it precedes this one, or a shard does not have it.
+        """
+        policy, folder, reason = self.inputs.meta.policy, self.folder, ""
+        if folder is None:
+            return policy
+        if (folder / ABOUT).is_file():
+            recorded = read_about(folder).get("policy")
+            if policy not in (None, recorded):
+                reason = f"{folder} contains an audit that was begun without it"
+        else:
+            recorded = policy
+            if policy is not None and (earlier := earlier_audits(folder, self.inputs.settings, policy)):
+                reason, recorded = f"{earlier[0]} has evaluated this model on these images without it", None
+        shards = (folder / SHARDS).glob(f"*/{ABOUT}")
+        if recorded is not None and not all(read_about(shard.parent).get("policy") == recorded for shard in shards):
+            reason, recorded = "a shard was begun without it", None
+        if reason:
+            self.progress.log(f"the policy is not recorded: {reason}")
+        return recorded
+
+    def merged(self, meta: Meta) -> Merged:
+        """Merge the shards, from the first process, unless the audit is complete.
+
+        Raises:
+            IncompleteError: if shards are not finished.
+            ClasswiseError: if they do not belong to this audit, or the folder contains an audit without shards.
+        """
+        folder = self.main_folder
+        if self.shards is None or folder is None:
+            return Merged()
+        about = read_about(folder)
+        if about.get("complete"):
+            return Merged()
+        if SHARDS not in about:
+            raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
+        return merge(folder, self.shards, meta, self.inputs.settings)
+
+
+def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit | None:
+    """The audit in a folder if nothing of a plan is left to do; else None.
+
+    Args:
+        folder: the folder, whose audit has the settings of the plan.
+        plan: the plan, whose guards, trace and sampling the audit must have.
+        is_shard: whether the folder is that of a shard.
+    """
+    try:
+        saved = Audit.load(folder)
+    except IncompleteError:
+        return None
+    # A record that is not complete, beside complete outcomes, is that of a process that was stopped before the guards.
+    noted = read_about(folder).get("complete") == saved.complete
+    finished = noted and (is_finished(folder) if is_shard else saved.finished)
+    guarded = saved.guards is not None and saved.guards.covers(plan.guards)
+    same = Sampling.of_meta(saved.outcomes.meta) == plan.sampling and (saved.trace is not None or not plan.trace)
+    return saved if finished and guarded and same and saved.environment else None
+
+
+def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:
+    """The options with the batch size and the precision of the audit in a folder, or of its shards, unless given.
+
+    Both depend on the machine by default, and rows depend on both.
+    """
+    if folder is None:
+        return options
+    abouts = (path / ABOUT for path in (folder, *sorted((folder / SHARDS).glob("*-of-*"))))
+    first = next((path.parent for path in abouts if path.is_file()), None)
+    settings = {} if first is None else read_about(first).get("settings", {})
+    batch_size, precision = settings.get("batch_size"), settings.get("precision")
+    if options.get("batch_size") is None and isinstance(batch_size, int) and batch_size >= SMALLEST_BATCH:
+        options = {**options, "batch_size": batch_size}
+    if options.get("precision") is None and isinstance(precision, Mapping):
+        # Records without this entry are of a search in float32.
+        options = {**options, "precision": Precision(**{"search": "float32", **precision})}
+    return options
+
+
+def _check_same_settings(settings: Sequence[Mapping[str, Any]]) -> None:
+    """Check that all processes run the same audit.
+
+    Raises:
+        ClasswiseError: naming the first process and setting that differ.
+    """
+    for rank, other in enumerate(settings):
+        for key, value in settings[0].items():
+            if other[key] != value:
+                first, differing = json.dumps(value)[:80], json.dumps(other[key])[:80]
+                raise ClasswiseError(
+                    f"all processes need the same {key}; process {rank} has {differing}, process 0 has {first}"
+                )

@@ -5,6 +5,9 @@
 Violations are
 
 - circular imports, and imports from a later layer than their own; lazy imports and those for type checking count;
+- folders of one layer that import each other, where the root of a package is a folder too;
+- hooks: a value that a later layer puts into a container of an earlier one, a module imported by a computed name, a
+  function called by its key in another layer's container, and a text that names a module of a later layer;
 - public names without an example in their docstring, and registered parts without an example or without a source (or
   ``no_source``, the reason why there is none).
 
@@ -19,7 +22,8 @@ import inspect
 import sys
 from collections.abc import Iterator
 
-from tools.imports import SOURCE, circles, import_graph, imports_of, modules, source_of
+from tools.hooks import calls_by_key, computed_imports, filled_containers, named_modules
+from tools.imports import SOURCE, Import, circles, import_graph, imports_of, modules, package_of, source_of
 
 LAYERS = (
     "core",
@@ -47,6 +51,43 @@ def import_circles() -> Iterator[str]:
     yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
 
 
+def folder_circles() -> Iterator[str]:
+    """A line for each circle of folders in a layer, and one for the imports between each two folders of it.
+
+    The root of a package is a folder too. What the ``__init__`` of a layer imports does not count: it re-exports names.
+    """
+    between: dict[tuple[str, str], list[Import]] = collections.defaultdict(list)
+    for module in modules():
+        if module.count(".") < 2 and source_of(module).name == "__init__.py":
+            continue
+        for found in imports_of(module):
+            here, there = package_of(module), package_of(found.target)
+            if here != there and _layer(found.target) == _layer(module) and there.startswith("classwise."):
+                between[here, there].append(found)
+    graph: dict[str, set[str]] = collections.defaultdict(set)
+    for here, there in between:
+        graph[here].add(there)
+        graph[there] |= set()
+    for circle in circles(graph):
+        yield f"folders: {' <-> '.join(circle)}"
+        for (here, there), found in between.items():
+            if here in circle and there in circle:
+                pairs = {f"{one.module.removeprefix(here + '.')} imports {one.target}": None for one in found}
+                yield f"folders:   {here} -> {there}: {', '.join(pairs)}"
+
+
+def hooks() -> Iterator[str]:
+    """A line for each way in which a layer calls another that its imports do not show."""
+    for module in modules():
+        layer = _layer(module)
+        place = LAYERS.index(layer) if layer in LAYERS else len(LAYERS)
+        earlier, later = LAYERS[:place], LAYERS[place + 1 :]
+        yield from filled_containers(module, earlier)
+        yield from calls_by_key(module, LAYERS)
+        yield from computed_imports(module)
+        yield from named_modules(module, later)
+
+
 def wrong_layers() -> Iterator[str]:
     """A line for each import from a later layer, and each module in none.
 
@@ -65,7 +106,7 @@ def wrong_layers() -> Iterator[str]:
 
 
 def _layer(module: str) -> str:
-    name = module.split(".")[1]
+    name = ".".join(module.split(".")[1:2])
     return "cli" if name in ("__main__", "run") else name
 
 
@@ -120,14 +161,20 @@ def violations() -> list[str]:
     return [*import_circles(), *wrong_layers(), *undocumented()]
 
 
+def known() -> list[str]:
+    """The violations that are being removed: printed, not counted."""
+    return [*folder_circles(), *hooks()]
+
+
 def main() -> int:
-    """Print the sizes and the violations.
+    """Print the sizes, the known violations and the violations.
 
     Returns:
         1 if there are any, else 0.
     """
     found = violations()
     sys.stdout.writelines(f"{line}\n" for line in sizes())
+    sys.stdout.writelines(f"known: {line}\n" for line in known())
     sys.stdout.writelines(f"{line}\n" for line in found or [f"{SOURCE.name}: no violation"])
     return int(bool(found))
 

@@ -42,6 +42,11 @@ def source_of(module: str) -> Path:
     return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
 
 
+def package_of(module: str) -> str:
+    """The folder of a module as a package name: itself for the name of a package."""
+    return module if source_of(module).name == "__init__.py" else module.rpartition(".")[0]
+
+
 def imports_of(module: str) -> tuple[Import, ...]:
     """All imports of a module of the package, including lazy imports and ``import_module`` of a literal name."""
     return _imports(module, source_of(module))

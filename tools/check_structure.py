@@ -70,9 +70,9 @@ def folder_circles() -> Iterator[str]:
         graph[there] |= set()
     for circle in circles(graph):
         yield f"folders: {' <-> '.join(circle)}"
-        for (here, there), found in between.items():
+        for (here, there), statements in between.items():
             if here in circle and there in circle:
-                pairs = {f"{one.module.removeprefix(here + '.')} imports {one.target}": None for one in found}
+                XX
                 yield f"folders:   {here} -> {there}: {', '.join(pairs)}"
 
 

@@ -72,7 +72,7 @@ def folder_circles() -> Iterator[str]:
         yield f"folders: {' <-> '.join(circle)}"
         for (here, there), statements in between.items():
             if here in circle and there in circle:
-                XX
+                pairs = {f"{one.module.removeprefix(here + '.')} imports {one.target}": None for one in statements}
                 yield f"folders:   {here} -> {there}: {', '.join(pairs)}"
 
 

@@ -49,8 +49,8 @@ class Item:
         same_as: items of another paper with the same content.
         absent: what a missing item requires; empty otherwise.
         experiment: the experiment that reproduces the item, as ``module:Class`` in `classwise.papers.experiments` or a
-            path ``package.module:Class``, or as a mapping of this ``name`` and the parameters of the class; empty if
-            the item does not run.
+            path ``package.module:Class``, or as a mapping of this ``name`` and the parameters of the class; the section
+            ``experiments`` has further parameters; empty if the item does not run.
         settings: the tables of settings of its trainings and of its evaluation (`classwise.papers.settings`), or the id
             of an item with the same settings.
         no_settings: why the paper states no settings; empty if it does.
@@ -185,6 +185,8 @@ class Paper:
         bibliography: title, venue, and further facts such as the authors.
         items: items in order.
         claims: claims in order.
+        experiments: parameters of the experiments by item: methods, and tests of claims
+            (`classwise.papers.declared`).
         settings: tables of the settings that the paper states (`classwise.papers.settings`).
         printed: tables and figures that have several items, or none; the others are those of their items.
         notes: notes whose first item is of this paper.
@@ -198,6 +200,7 @@ class Paper:
     bibliography: dict[str, Any]
     items: tuple[Item, ...]
     claims: tuple[Claim, ...]
+    experiments: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     settings: dict[str, dict[str, dict[str, Any]]] = dataclasses.field(default_factory=dict)
     printed: tuple[dict[str, Any], ...] = ()
     notes: tuple[Note, ...] = ()
@@ -294,7 +297,8 @@ def experiment(name: str) -> Experiment:
     path = str(spec.get("name", ""))
     own = resources.files("classwise.papers.experiments") / f"{path.partition(':')[0]}.py"
     path = f"classwise.papers.experiments.{path}" if own.is_file() else path
-    return make(_EXPERIMENTS, {**spec, "name": path, "item": name})
+    parameters = paper(item.paper).experiments.get(name, {})
+    return make(_EXPERIMENTS, {**parameters, **spec, "name": path, "item": name})
 
 
 def runnable() -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import pytest
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.fluctuation import fluctuation
 from classwise.core.errors import ClasswiseError
+from classwise.papers.catalogue import experiment
 from classwise.papers.experiments.fair_training import (
     RULES,
     _calmer,
@@ -85,7 +86,8 @@ def test_tiny_imagenet_has_no_reduced_scale() -> None:
 
 def test_the_cost_of_a_robust_start() -> None:
     """At full scale 200 epochs of TRADES before 100 of FRL; ten steps of two passes each, and three for the update."""
-    table, measurement = cost_of_start(scale_of("cfa23/E2", "full"))
+    scale = scale_of("cfa23/E2", "full")
+    table, measurement = cost_of_start(scale, experiment("cfa23/E2").trainings(scale))
     together, one = (row.cells for row in table.rows)
     assert [together[0].text, one[0].text] == ["200 + 100", "200"]
     passes = [float(cells[1].text.replace(",", "")) for cells in (together, one)]

@@ -77,12 +77,12 @@ def test_means_over_a_window() -> None:
     rows = {value: rng.random((3, 40)) < 0.6 for value in (1.0, 2.0)}
     images = Images(torch.zeros(40, 1, 2, 2), torch.tensor(labels), class_names=("a", "b", "c"))
     context = cast("Context", type("Fixed", (), {"test_images": images}))
-    means = WindowMeans(context, rows, 3)
+    means = WindowMeans(context, rows)
     expected = {value: pd.DataFrame(table.T).groupby(labels).mean().mean(axis=1) for value, table in rows.items()}
     for value, mean in expected.items():
         assert means.table.loc[value, ["a", "b", "c"]].to_numpy() == pytest.approx(mean.to_numpy())
         assert means.table["overall"][value] == pytest.approx(rows[value].mean())
-    change = means.change(1.0, 2.0, lambda change: change[..., 1])(0.05)
+    change = means.change(1.0, 2.0, "1")(0.05)
     assert change.value == pytest.approx(100 * (expected[2.0][1] - expected[1.0][1]))
     assert change.low < change.value < change.high
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,14 +13,14 @@ import pandas as pd
 import torch
 
 from classwise.analysis.epochs import images_of, inside, measured
-from classwise.analysis.fluctuation import Fluctuation as FluctuationOfRuns
 from classwise.analysis.fluctuation import fluctuation
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.settings.config import Spec
+from classwise.core.settings.config import Spec, configurable
 from classwise.core.threat.ball import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
+from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import (
     Context,
     Evaluation,
@@ -37,7 +37,6 @@ from classwise.papers.tables import PRINTED, Key, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
-from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
@@ -46,24 +45,6 @@ from classwise.stats.stratified import class_mean
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
 
-EMA: Mapping[str, Any] = {"name": "ema", "decay": 0.85, "start_fraction": 0.25}
-PAPER_GATE: Mapping[str, Any] = {"averaging.gate": "absolute"}
-"""FAWA with the gate of the paper, a constant; the budget ``short`` has a relative gate, which short runs can reach."""
-RELATIVE = ", relative gate"
-"""End of the name of a method with the relative gate of the budget ``short``."""
-_FINE_TUNING: Mapping[str, Any] = {
-    "optimizer": {"name": "sgd", "lr": 1e-3, "momentum": 0.9, "weight_decay": 5e-4},
-    "lr_schedule": {"name": "step", "milestones": [0.4, 0.8], "gamma": 0.1},
-}
-"""Learning rates of FRL at every scale: it fine-tunes a robust model."""
-FRL_SPLIT: Mapping[str, Any] = {"data.validation": 0.06}
-"""Share of the training images that FRL and its start hold out at every scale: 300 per class of CIFAR-10."""
-BASES: Mapping[Name, Sequence[str]] = {
-    "smoke": ("AT", "TRADES"),
-    "reduced": ("AT", "TRADES", "FAT"),
-    "full": ("AT", "TRADES", "FAT"),
-}
-"""Base methods of CFA and of weight averaging."""
 NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=2,step_size=1eps"},
@@ -84,72 +65,68 @@ LEAST_ADMITTED = 2
 RUNS = {"cfa23/T1": ", mean of five runs"}
 """Number of trainings that the printed numbers average, if the paper states it."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
-BOTH_METRICS = (Resampled.total, Resampled.worst)
-"""Differences of the average and of the worst class of two models."""
-UNSCALED = "TRADES, unscaled"
-"""TRADES as its own paper writes it, CE + 6 KL; the TRADES of cfa23's public code is divided by 1 + beta."""
+RELATIVE = ", relative gate"
+"""End of the name of a method with the relative gate of the budget ``short``, which short runs can reach."""
+CLOSED = "the gate of FAWA admitted at most one epoch of {}, so the average is a plain EMA or the weights of one epoch"
+"""Reason why a claim about FAWA is not tested on methods whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
 
 
-@dataclass(frozen=True)
+@configurable
 class Method:
-    """A row of a table.
+    """A method: a training, and whether its averaged weights are evaluated.
+
+    Averaging does not change the model, so one training gives the plain method and the one with EMA.
 
     Attributes:
-        training: name of the training.
+        recipe: recipe name; empty for a method that uses the training of another one.
+        overrides: recipe fields.
+        start: name of the training that provides the initial weights.
+        training: name of the training; empty for that of the method.
         averaged: whether the averaged weights are used.
+        evaluated: whether it is evaluated, rather than a training that others use.
+        scales: the scales that have it; empty for all.
     """
 
-    training: str
+    recipe: str = ""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    start: str = ""
+    training: str = ""
     averaged: bool = False
+    evaluated: bool = True
+    scales: tuple[Name, ...] = ()
 
 
-# FAT is the friendly training of CFA's code, three steps past the boundary, in the recipe that all methods share.
-# Averaging does not change the model, so one run gives the plain row and the row with EMA.
-TRAININGS: Mapping[str, Training] = {
-    "AT": Training(recipe="at", overrides={"averaging": EMA}),
-    "AT + CFA": Training(recipe="cfa-at", overrides=PAPER_GATE),
-    UNSCALED: Training(recipe="trades"),
-    "TRADES": Training(recipe="trades-scaled", overrides={"averaging": EMA}),
-    "TRADES + CFA": Training(recipe="cfa-trades", overrides=PAPER_GATE),
-    "FAT": Training(recipe="cfa-fat", overrides={"schedules": [], "averaging": EMA}),
-    "FAT + CFA": Training(recipe="cfa-fat", overrides=PAPER_GATE),
-    "start of FRL": Training(recipe="trades", overrides=FRL_SPLIT),
-    "FRL": Training(recipe="frl", overrides={"averaging": EMA, **_FINE_TUNING, **FRL_SPLIT}, start="start of FRL"),
-}
-"""Trainings of the main table. FRL starts from a TRADES model that never saw FRL's validation images."""
-METHODS: Mapping[str, Method] = {
-    "AT": Method("AT"),
-    "AT + EMA": Method("AT", averaged=True),
-    "AT + CFA": Method("AT + CFA", averaged=True),
-    UNSCALED: Method(UNSCALED),
-    "TRADES": Method("TRADES"),
-    "TRADES + EMA": Method("TRADES", averaged=True),
-    "TRADES + CFA": Method("TRADES + CFA", averaged=True),
-    "FAT": Method("FAT"),
-    "FAT + EMA": Method("FAT", averaged=True),
-    "FAT + CFA": Method("FAT + CFA", averaged=True),
-    "FRL": Method("FRL"),
-    "FRL + EMA": Method("FRL", averaged=True),
-}
-"""The rows of the main table; `UNSCALED` is ours."""
+@configurable
+class _Trained(Experiment):
+    """An experiment on methods.
 
+    Attributes:
+        methods: the methods by name.
+        tests: tests of claims about them.
+    """
 
-def base_of(name: str) -> str:
-    """Base method of a row such as ``AT + CFA``."""
-    return name.partition(" + ")[0].partition(",")[0]
+    methods: dict[str, Method]
+    tests: tuple[DeclaredTest, ...] = ()
 
+    def evaluated(self, scale: Scale) -> dict[str, Method]:
+        """The evaluated methods at a scale."""
+        return {name: method for name, method in self._at(scale).items() if method.evaluated}
 
-def at_scale(methods: Mapping[str, Method], scale: Scale) -> dict[str, Method]:
-    """Select the methods whose base the scale includes; FRL is always included."""
-    bases = (*scale.entry(BASES), "FRL")
-    return {name: method for name, method in methods.items() if base_of(name) in bases}
+    def training_of(self, name: str) -> str:
+        """Name of the training of a method."""
+        return self.methods[name].training or name
 
+    def trainings(self, scale: Scale) -> Trainings:
+        """The trainings of the methods."""
+        return {
+            self.training_of(name): Training(recipe=method.recipe, overrides=method.overrides, start=method.start)
+            for name, method in self._at(scale).items()
+            if method.recipe
+        }
 
-def trainings_of(methods: Mapping[str, Method]) -> dict[str, Training]:
-    """Trainings of the main table that the rows require, with the models that they start from."""
-    required = {method.training for method in methods.values()}
-    required |= {TRAININGS[name].start for name in required}
-    return {name: training for name, training in TRAININGS.items() if name in required}
+    def _at(self, scale: Scale) -> dict[str, Method]:
+        names = {scale.name, "full"} if scale.as_published else {scale.name}
+        return {name: method for name, method in self.methods.items() if not method.scales or names & {*method.scales}}
 
 
 @dataclass(frozen=True)
@@ -157,55 +134,124 @@ class Evaluated:
     """Trained and audited methods.
 
     Attributes:
-        runs: run of each row.
-        audits: audits by row and kind of epoch.
+        runs: run of each method.
+        audits: audits by method and kind of epoch.
     """
 
     runs: Mapping[str, Run]
     audits: Mapping[tuple[str, str], Audit]
 
-    def closed(self, names: Sequence[str]) -> list[str]:
-        """Rows with FAWA whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
-        gates = {name: gate(self.runs[name]) for name in names}
-        return [name for name, admitted in gates.items() if admitted and sum(admitted) < LEAST_ADMITTED]
+    @property
+    def closed(self) -> dict[str, str]:
+        """Methods with FAWA whose gate admitted fewer than `LEAST_ADMITTED` epochs, with the reason of no test."""
+        gates = {name: gate(run) for name, run in self.runs.items()}
+        return {name: CLOSED for name, admitted in gates.items() if admitted and sum(admitted) < LEAST_ADMITTED}
+
+    def estimator(self, measure: str, one: str, other: str) -> IntervalEstimator:
+        """One method minus another by a measure such as ``worst class`` or ``average, last, clean``."""
+        name, *where = measure.split(", ")
+        kind, attack = ("last" if "last" in where else "best"), ("clean" if "clean" in where else "all")
+        pair = paired_models(self.audits[one, kind], self.audits[other, kind], attack)
+        if name.startswith("class "):
+            label = int(name.removeprefix("class "))
+            return pair.part(lambda a: np.asarray(a[..., 0, label] - a[..., 1, label]), 100)
+        return MEASURES[name](pair)
 
 
-def evaluate_methods(
-    context: Context,
-    methods: Mapping[str, Method],
-    trainings: Mapping[str, Training],
-    kinds: Sequence[str] = tuple(CHOSEN),
-    attacks: Mapping[Name, Mapping[str, Spec]] = ATTACKS,
-    *,
-    early_stop: bool = True,
-) -> Evaluated:
-    """Train each method, and audit its model of the best and of the last epoch.
+@configurable
+class Methods(_Trained, attacks=ATTACKS):
+    """cfa23 Tables 1 and 4, section 5.2: average and weak classes of methods, clean and attacked, at both epochs.
 
-    Args:
-        context: source of models and audits.
-        methods: rows.
-        trainings: declared trainings, those of `trainings_of`.
-        kinds: ``best``, ``last`` or both.
-        attacks: attacks at each scale.
-        early_stop: whether an attack succeeds at any step; otherwise its last iterate counts.
+    Attributes:
+        weak: name of the measure of weak classes.
+        with_cost: whether the cost of the robust model from which FRL starts is measured.
+        rows_of: the item whose rows it has; empty for its own.
+        whatever_gate: whether claims are also tested on methods whose gate admitted fewer than `LEAST_ADMITTED` epochs.
     """
-    trained = context.train_all(trainings)
-    runs = {name: trained[method.training] for name, method in methods.items()}
-    own, weights = context.scale.entry(attacks), {kind: kind for kind in kinds}
-    if context.last_weights and len(kinds) == 1:
-        weights = dict.fromkeys(kinds, "last")
-    audits = {
-        (name, kind): context.audit(runs[name], own, which=_weights(runs[name], method, which), early_stop=early_stop)
-        for name, method in methods.items()
-        for kind, which in weights.items()
-    }
-    return Evaluated(runs, audits)
+
+    kinds: ClassVar[Sequence[str]] = tuple(CHOSEN)
+    weak: str = "worst class"
+    with_cost: bool = False
+    rows_of: str = ""
+    whatever_gate: bool = False
+
+    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
+        """The epochs of each method that uses the training."""
+        del training
+        rows = sum(self.training_of(method) == name for method in self.evaluated(scale))
+        return [Evaluation(attacks=scale.entry(self.attacks), weights=len(self.kinds) * rows)] if rows else []
+
+    def evaluate(self, context: Context, kinds: Sequence[str] = ()) -> Evaluated:
+        """Train each method, and audit its model of the best and of the last epoch, or of one of the two.
+
+        In the figures the last iterate of an attack counts.
+
+        Args:
+            context: source of models and audits.
+            kinds: ``best``, ``last`` or both; empty for those of the class.
+        """
+        trained = context.train_all(self.trainings(context.scale))
+        runs = {name: trained[self.training_of(name)] for name in self.evaluated(context.scale)}
+        weights = {kind: kind for kind in kinds or self.kinds}
+        if context.last_weights and len(weights) == 1:
+            weights = dict.fromkeys(weights, "last")
+        attacks, early_stop = context.scale.entry(self.attacks), self.attacks is ATTACKS
+        audits = {
+            (name, kind): context.audit(run, attacks, which=self._weights(name, run, which), early_stop=early_stop)
+            for name, run in runs.items()
+            for kind, which in weights.items()
+        }
+        return Evaluated(runs, audits)
+
+    def _weights(self, name: str, trained: Run, kind: str) -> Which:
+        """The weights of a method; the online ones if averaging starts after the end of its training."""
+        which = CHOSEN[kind][self.methods[name].averaged]
+        return which if which in trained.saved_weights() else CHOSEN[kind][0]
+
+    def tested(self, evaluated: Evaluated, scale: Scale) -> list[Test]:
+        """Tests of the declared claims."""
+        on = "" if scale.data in ("cifar10", "tiny-imagenet") else f"; on {scale.data}"
+        lists = {"data": scale.data, "on": on}
+        excluded = {} if self.whatever_gate else evaluated.closed
+        return declared_tests(self.tests, evaluated.estimator, lists=lists, known=evaluated.runs, excluded=excluded)
+
+    def run(self, context: Context) -> Findings:
+        """Tabulate clean and attacked accuracy at the best and last epoch of each method."""
+        evaluated = self.evaluate(context)
+        cost = [cost_of_start(context.scale, self.trainings(context.scale))] if self.with_cost else []
+        return Findings(
+            tables=(self.table(evaluated, context.scale), *(table for table, _ in cost)),
+            tests=self.tested(evaluated, context.scale),
+            measurements=[measurement for _, measurement in cost],
+        )
+
+    def table(self, evaluated: Evaluated, scale: Scale) -> Table:
+        """Table of clean and attacked accuracy at the best and last epoch, next to the printed numbers of T1 or T4."""
+        heads, rows = ["method"], []
+        for kind in self.kinds:
+            heads += [f"clean, {kind}", f"{PRINTED}, clean", f"attacked, {kind}", PRINTED]
+        item = self.rows_of or self.item
+        for name in evaluated.runs:
+            cells, reported = [], printed_row(item, name)
+            for kind in self.kinds:
+                for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
+                    counts = evaluated.audits[name, kind].counts(attack)
+                    cells += [pair_cell(counts, LEAST[self.weak]), printed_pair(reported, key)]
+            rows.append(Row(name, cells))
+        under = ", ".join(str(spec) for spec in scale.entry(ATTACKS).values())
+        note = (
+            f"Attacked: correctly classified both clean and under {under}; printed: AutoAttack{RUNS.get(item, '')}. "
+            "95 % confidence intervals for new images with the one model of each method fixed."
+        )
+        caption = f"Average / {self.weak} of {len(rows)} methods, in percent"
+        return with_gate_note(evaluated, Table(caption, heads, rows, note))
 
 
-def _weights(trained: Run, method: Method, kind: str) -> Which:
-    """The weights of a method; the online ones if averaging starts after the end of its training."""
-    which = CHOSEN[kind][method.averaged]
-    return which if which in trained.saved_weights() else CHOSEN[kind][0]
+LEAST: Mapping[str, Callable[[ClassCounts], Estimate]] = {
+    "worst class": worst_estimate,
+    "worst fifth": worst20_estimate,
+}
+"""Measures of weak classes."""
 
 
 def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = worst_estimate) -> Cell:
@@ -222,47 +268,8 @@ def printed_row(item: str, name: str) -> Mapping[str, Any]:
 
 def printed_pair(row: Mapping[str, Any], key: str) -> Cell:
     """Cell of a printed pair such as average and worst class, with the printed standard deviations in small print."""
-    pairs = (" / ".join(f"{value:g}" for value in row.get(name, ())) for name in (key, f"{key}_std"))
-    value, deviation = pairs
+    value, deviation = (" / ".join(f"{value:g}" for value in row.get(name, ())) for name in (key, f"{key}_std"))
     return Cell(value or formatting.NONE, f"std {deviation}" if deviation else "")
-
-
-def methods_table(
-    item: str,
-    methods: Mapping[str, Method],
-    evaluated: Evaluated,
-    scale: Scale,
-    weak: str = "worst class",
-    pair: Callable[[ClassCounts], Cell] = pair_cell,
-) -> Table:
-    """Table of clean and attacked accuracy at the best and last epoch of each method, next to the printed numbers.
-
-    Args:
-        item: item with the printed rows.
-        methods: methods by name.
-        evaluated: runs and audits of the methods.
-        scale: scale that determines the attacks.
-        weak: name of the second number of a pair.
-        pair: function of counts to a cell with both numbers.
-    """
-    heads = ["method"]
-    for kind in CHOSEN:
-        heads += [f"clean, {kind}", f"{PRINTED}, clean", f"attacked, {kind}", PRINTED]
-    rows = []
-    for name in methods:
-        cells, reported = [], printed_row(item, name)
-        for kind in CHOSEN:
-            for attack, key in (("clean", f"clean_{kind}"), ("all", f"aa_{kind}")):
-                cells += [pair(evaluated.audits[name, kind].counts(attack)), printed_pair(reported, key)]
-        rows.append(Row(name, cells))
-    under = ", ".join(str(spec) for spec in scale.entry(ATTACKS).values())
-    return Table(
-        f"Average / {weak} of {len(methods)} methods, in percent",
-        heads,
-        rows,
-        f"Attacked: correctly classified both clean and under {under}; printed: AutoAttack{RUNS.get(item, '')}. "
-        "95 % confidence intervals for new images with the one model of each method fixed.",
-    )
 
 
 def gate(run: Run) -> list[bool]:
@@ -277,215 +284,10 @@ def with_gate_note(evaluated: Evaluated, table: Table) -> Table:
     return replace(table, note=f"{table.note} Epochs admitted by FAWA: {', '.join(admitted)}.") if admitted else table
 
 
-def closed_gate(names: Sequence[str]) -> str:
-    """Reason why a claim about FAWA is not tested on methods whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
-    return (
-        f"the gate of FAWA admitted at most one epoch of {', '.join(names)}, so the average is a plain EMA or the "
-        "weights of one epoch"
-    )
-
-
-LIFTED, LOWERED = (2, 3, 4, 6), (7, 8)
-"""Classes of CIFAR-10 that are better, and slightly worse, with CFA in the paper."""
-
-
-class _Methods(Experiment, attacks=ATTACKS):
-    """Rows of the main table of cfa23."""
-
-    methods: ClassVar[Mapping[str, Method]] = METHODS
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The trainings of the rows."""
-        return trainings_of(at_scale(self.methods, scale))
-
-    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
-        """The best and the last epoch of each row of the training."""
-        del training
-        return _audits_of_rows(scale.entry(self.attacks), at_scale(self.methods, scale), name, len(CHOSEN))
-
-
-def _audits_of_rows(
-    attacks: Mapping[str, Spec], methods: Mapping[str, Method], training: str, kinds: int = 1
-) -> list[Evaluation]:
-    """The audits of the rows of a training: of its online model, of its average, or of both."""
-    rows = sum(method.training == training for method in methods.values())
-    return [Evaluation(attacks=attacks, weights=kinds * rows)] if rows else []
-
-
-class MainTable(_Methods):
-    """cfa23 Table 1: average and worst class of eleven methods, and of TRADES without its division by 1 + beta."""
-
-    def run(self, context: Context) -> Findings:
-        """Tabulate clean and attacked accuracy at the best and last epoch of each method; test claims C11 to C15."""
-        methods = at_scale(self.methods, context.scale)
-        evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
-        table = with_gate_note(evaluated, methods_table("cfa23/T1", methods, evaluated, context.scale))
-        return Findings(tables=(table,), tests=_main_tests(evaluated, context.scale.entry(BASES)))
-
-
-def _main_tests(evaluated: Evaluated, bases: Sequence[str]) -> list[Test]:
-    def paired(one: str, other: str, kind: str, attack: str = "all") -> Resampled:
-        return paired_models(evaluated.audits[one, kind], evaluated.audits[other, kind], attack)
-
-    tests = frl_tests(evaluated)
-    closed = evaluated.closed([f"{base} + CFA" for base in bases])
-    averaged = [base for base in bases if f"{base} + CFA" not in closed]
-    if averaged:
-        tests += [
-            Test(
-                claim="cfa23/C11",
-                estimand="CFA minus plain and minus EMA: average and worst class, best and last, each base",
-                estimators=[
-                    metric(paired(f"{base} + CFA", other, kind))
-                    for base in averaged
-                    for other in (base, f"{base} + EMA")
-                    for kind in CHOSEN
-                    for metric in BOTH_METRICS
-                ],
-                note=NOTE,
-                covers=tuple(averaged),
-            ),
-            Test(
-                claim="cfa23/C12",
-                estimand="clean average of the plain method minus that of CFA, best epoch, each base",
-                estimators=[paired(base, f"{base} + CFA", "best", "clean").total() for base in averaged],
-                note=NOTE,
-                covers=tuple(averaged),
-            ),
-        ]
-    if closed:
-        tests += [not_tested(claim, closed_gate(closed)) for claim in ("cfa23/C11", "cfa23/C12")]
-    if "FAT" not in bases:
-        return [*tests, not_tested("cfa23/C13", "this scale does not include FAT")]
-    falls = [paired(other, "FAT", "best").worst() for other in ("AT", "TRADES")]
-    estimand = "worst class of AT and of TRADES minus that of FAT, best epoch"
-    return [*tests, Test(claim="cfa23/C13", estimand=estimand, estimators=falls, note=NOTE)]
-
-
-def frl_tests(evaluated: Evaluated) -> list[Test]:
-    """Tests of C14 (FRL against TRADES + EMA) and C15 (TRADES + CFA against FRL), and the claims not tested."""
-
-    def paired(one: str, other: str, kind: str = "best") -> Resampled:
-        return paired_models(evaluated.audits[one, kind], evaluated.audits[other, kind])
-
-    pairs = (("FRL", "TRADES + EMA"), ("FRL + EMA", "TRADES + EMA"))
-    tests = [
-        Test(
-            claim="cfa23/C14",
-            estimand="FRL and FRL + EMA minus TRADES + EMA, best epoch: worst class, and average with the "
-            "opposite sign",
-            estimators=[
-                part
-                for method, baseline in pairs
-                for part in (paired(method, baseline).worst(), paired(baseline, method).total())
-            ],
-            covers=("direction of gain and loss",),
-            note=f"{NOTE}; the claimed bound of 2 points on the gain is not tested for lack of power",
-        )
-    ]
-    if closed := evaluated.closed(["TRADES + CFA"]):
-        return [*tests, not_tested("cfa23/C15", closed_gate(closed))]
-    over_frl = paired("TRADES + CFA", "FRL + EMA")
-    return [
-        *tests,
-        Test(
-            claim="cfa23/C15",
-            estimand="TRADES + CFA minus FRL + EMA: average and worst class, best epoch; the reverse: worst "
-            "class, last epoch",
-            estimators=[over_frl.total(), over_frl.worst(), paired("FRL + EMA", "TRADES + CFA", "last").worst()],
-            note=NOTE,
-        ),
-    ]
-
-
-class ClassesOfAverages(_Methods):
-    """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
-
-    methods: ClassVar[Mapping[str, Method]] = {
-        name: METHODS[name] for base in ("AT", "TRADES") for name in (f"{base} + EMA", f"{base} + CFA")
-    }
-
-    def run(self, context: Context) -> Findings:
-        """Use the audits of T1, best epoch, for adversarial training and TRADES; test claim C22."""
-        bases = ("AT", "TRADES")
-        evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale), ("best",))
-        audits = evaluated.audits
-        names = context.test_images.class_names
-        counts: dict[str, ClassCounts] = {name: audits[name, "best"].counts("all") for name in self.methods}
-        keyed: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
-        pairs = {
-            base: paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"]) for base in bases
-        }
-        rows = []
-        for base, pair in pairs.items():
-            estimate = pair.estimate(_narrowed)
-            cells = [
-                Cell(f"{float(class_counts.accuracy.std()):.3f}")
-                for class_counts in (counts[f"{base} + {a}"] for a in ("EMA", "CFA"))
-            ]
-            rows.append(
-                Row(base, [*cells, Cell(f"{estimate.value:.3f}", f"{estimate.low:.3f} to {estimate.high:.3f}")])
-            )
-        printed = catalogue.printed("cfa23/F6")["numbers_in_text"]["printed_variance"]
-        rows.append(Row("printed", [Cell(f"{printed['EMA']:g}"), Cell(f"{printed['CFA']:g}"), Cell("")]))
-        tests = [
-            Test(
-                claim="cfa23/C22",
-                estimand=f"standard deviation over classes (fractions) of EMA minus that of CFA, {base}, best epoch",
-                estimators=[pair.part(_narrowed)],
-                unit="",
-                note=NOTE,
-                covers=(f"spread of {base}",),
-            )
-            for base, pair in pairs.items()
-        ]
-        single = Test(
-            claim="cfa23/C22",
-            covers=("single classes",),
-            estimand="CFA minus EMA for classes 2, 3, 4, 6 and EMA minus CFA for 7 and 8, AT and TRADES, best epoch",
-            estimators=[
-                pair.part(lambda a, c=c, sign=sign: sign * (a[..., 0, c] - a[..., 1, c]), 100)  # type: ignore[misc]
-                for pair in pairs.values()
-                for classes, sign in ((LIFTED, 1), (LOWERED, -1))
-                for c in classes
-            ],
-            note=NOTE,
-            cifar10=True,
-        )
-        closed = evaluated.closed([f"{base} + CFA" for base in bases])
-        spread = Table(
-            "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "EMA minus CFA"), rows
-        )
-        return Findings(
-            tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
-            figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
-            tests=[not_tested("cfa23/C22", closed_gate(closed))] if closed else [*tests, single],
-        )
-
-
-class FairnessOfFRL(_Methods):
-    """cfa23 section 5.2: FRL compared with TRADES + EMA and TRADES + CFA, best and last epoch."""
-
-    methods: ClassVar[Mapping[str, Method]] = {
-        name: method for name, method in METHODS.items() if name.startswith(("TRADES", "FRL"))
-    }
-
-    def run(self, context: Context) -> Findings:
-        """Tabulate the rows of T1 about TRADES and FRL, and the cost of FRL's start; test claims C14 and C15."""
-        evaluated = evaluate_methods(context, self.methods, self.trainings(context.scale))
-        table = methods_table("cfa23/T1", self.methods, evaluated, context.scale)
-        cost, measurement = cost_of_start(context.scale)
-        return Findings(
-            tables=(with_gate_note(evaluated, table), cost),
-            tests=frl_tests(evaluated),
-            measurements=(measurement,),
-        )
-
-
-def cost_of_start(scale: Scale) -> tuple[Table, Measurement]:
+def cost_of_start(scale: Scale, trainings: Trainings) -> tuple[Table, Measurement]:
     """Passes of FRL with the training of the robust model that it starts from, and of TRADES + CFA (section 4.4)."""
     start, tuning, one = "start of FRL", "FRL", "TRADES + CFA"
-    recipes = {name: recipe_at(scale, TRAININGS[name]) for name in (start, tuning, one)}
+    recipes = {name: recipe_at(scale, trainings[name]) for name in (start, tuning, one)}
     passes = {
         name: recipe.epochs * recipe.parts.passes.equivalents * (1 - float(recipe.data.validation))
         for name, recipe in recipes.items()
@@ -506,15 +308,12 @@ def cost_of_start(scale: Scale) -> tuple[Table, Measurement]:
     )
 
 
-class TinyImageNet(_Methods):
+class TinyImageNet(Methods):
     """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
 
     There is no reduced scale: 200 classes need more images and epochs than two cores can process.
     """
 
-    methods: ClassVar[Mapping[str, Method]] = {
-        name: method for name, method in METHODS.items() if name != UNSCALED and not name.startswith("FRL")
-    }
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": DEFAULT_SCALES["smoke"],
         "full": replace(
@@ -525,32 +324,32 @@ class TinyImageNet(_Methods):
         ),
     }
 
+
+class ClassesOfAverages(Methods):
+    """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
+
     def run(self, context: Context) -> Findings:
-        """Tabulate as in T1 with another measure of the weak classes; test claim C21."""
-        methods = at_scale(self.methods, context.scale)
-        evaluated = evaluate_methods(context, methods, self.trainings(context.scale))
-        audits = evaluated.audits
-        test = Test(
-            claim="cfa23/C21",
-            covers=(context.scale.data,),
-            estimand="CFA minus EMA: average and worst fifth of the classes, best epoch, each base",
-            estimators=[
-                part
-                for base in context.scale.entry(BASES)
-                for pair in [paired_models(audits[f"{base} + CFA", "best"], audits[f"{base} + EMA", "best"])]
-                for part in (pair.total(), pair.part(worst_fifth, 100))
-            ],
-            note=NOTE if context.scale.data == "tiny-imagenet" else f"{NOTE}; on {context.scale.data}",
+        """Use the audits of T1, best epoch, for adversarial training and TRADES."""
+        evaluated = self.evaluate(context, ("best",))
+        names = context.test_images.class_names
+        counts = {name: evaluated.audits[name, "best"].counts("all") for name in evaluated.runs}
+        keyed: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
+        rows = []
+        for base in ("AT", "TRADES"):
+            both = [f"{base} + {average}" for average in ("EMA", "CFA")]
+            change = evaluated.estimator("narrowing", *reversed(both))(ALPHA)
+            cells = [Cell(f"{float(counts[name].accuracy.std()):.3f}") for name in both]
+            rows.append(Row(base, [*cells, Cell(f"{change.value:.3f}", f"{change.low:.3f} to {change.high:.3f}")]))
+        printed = catalogue.printed(self.item)["numbers_in_text"]["printed_variance"]
+        rows.append(Row("printed", [Cell(f"{printed['EMA']:g}"), Cell(f"{printed['CFA']:g}"), Cell("")]))
+        spread = Table(
+            "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "EMA minus CFA"), rows
         )
-        table = methods_table(
-            self.item,
-            methods,
-            evaluated,
-            context.scale,
-            "worst fifth",
-            lambda counts: pair_cell(counts, worst20_estimate),
+        return Findings(
+            tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
+            figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
+            tests=self.tested(evaluated, context.scale),
         )
-        return Findings(tables=(with_gate_note(evaluated, table),), tests=(test,))
 
 
 def worst_fifth(accuracy: FloatArray) -> FloatArray:
@@ -565,50 +364,25 @@ def _narrowed(accuracy: FloatArray) -> FloatArray:
     return np.asarray(accuracy[..., 1, :].std(axis=-1) - accuracy[..., 0, :].std(axis=-1))
 
 
-BOTH = "TRADES + CCM + CCR"
-AVERAGING_COST = 0.3
-"""Points of the average that FAWA may lose."""
-LAMBDAS: Mapping[Name, Sequence[float]] = {
-    "smoke": (0.5,),
-    "reduced": (0.3, 0.5, 0.7),
-    "full": (0.3, 0.4, 0.5, 0.6, 0.7),
+MEASURES: Mapping[str, Callable[[Resampled], IntervalEstimator]] = {
+    "average": Resampled.total,
+    "worst class": Resampled.worst,
+    "worst fifth": lambda pair: pair.part(worst_fifth, 100),
+    "narrowing": lambda pair: pair.part(_narrowed),
 }
-DRAWN = 0.5
-"""Lambda at which the radius or beta of each class is drawn over the epochs."""
-INSENSITIVE = 2
-"""Change in points below which a method is insensitive."""
-SMALL_RADIUS = (2, 3, 4, 5)
-"""The classes of CIFAR-10 with a radius below the default in the paper."""
+"""Differences of two models on the same images."""
 
 
-def ccm(lambda1: float) -> dict[str, Any]:
-    """Schedule of class-wise radii (CCM)."""
-    return {"name": "ccm", "lambda1": lambda1}
+class Ablation(Methods, scales=MANY_TRAININGS):
+    """cfa23 Tables 2 and 3: average and worst class of parts of CFA at the best epoch, attacked."""
 
+    kinds: ClassVar[Sequence[str]] = ("best",)
 
-def ccr(lambda2: float) -> dict[str, Any]:
-    """Schedule of class-wise betas (CCR)."""
-    return {"name": "ccr", "lambda2": lambda2}
-
-
-class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
-    """Average and worst class of several methods at their best epoch, attacked."""
-
-    @abstractmethod
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """Rows of the table."""
-
-    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
-        """The best epoch of each row of the training."""
-        del training
-        return _audits_of_rows(scale.entry(self.attacks), self.methods(scale), name)
-
-    def run(self, context: Context) -> Findings:
-        """Audit each method once, and test the claims."""
-        methods = self.methods(context.scale)
-        evaluated = evaluate_methods(context, methods, self.trainings(context.scale), ("best",))
+    def table(self, evaluated: Evaluated, scale: Scale) -> Table:
+        """Table of the methods, next to the printed numbers."""
+        del scale
         rows = []
-        for name in methods:
+        for name in evaluated.runs:
             printed = printed_row(self.item, name)
             reference = f"{printed['avg']:g} / {printed['worst']:g}" if printed else formatting.NONE
             rows.append(Row(name, [pair_cell(evaluated.audits[name, "best"].counts("all")), Cell(reference)]))
@@ -616,165 +390,53 @@ class _Ablation(Experiment, scales=MANY_TRAININGS, attacks=ATTACKS):
             "95 % confidence intervals for new images. The attack is that of cfa23/T1 at this scale; "
             "printed: AutoAttack."
         )
-        table = Table(
-            "Average / worst class, best epoch, attacked, in percent", ("method", "this run", "printed"), rows, note
-        )
-        return Findings(tables=(with_gate_note(evaluated, table),), tests=self.claims(evaluated))
-
-    @abstractmethod
-    def claims(self, evaluated: Evaluated) -> list[Test]:
-        """Tests of the claims of the table."""
+        caption = "Average / worst class, best epoch, attacked, in percent"
+        return with_gate_note(evaluated, Table(caption, ("method", "this run", "printed"), rows, note))
 
 
-def _paired(evaluated: Evaluated, one: str, other: str) -> Resampled:
-    """Best epochs of two methods on the same images."""
-    return paired_models(evaluated.audits[one, "best"], evaluated.audits[other, "best"])
+@configurable
+class Sweep(Methods, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
+    """cfa23 Figures 5 and 7: a method over lambda, and the resulting radius or beta of each class over the epochs.
 
+    Attributes:
+        plain: the method that it is compared with.
+        quantity: column of the epochs of a run, by class.
+        drawn: the lambda at which the quantity is drawn.
+        ends: the smallest and the largest lambda of the paper.
+    """
 
-def _gains(evaluated: Evaluated, pairs: Sequence[tuple[str, str]]) -> list[IntervalEstimator]:
-    return [metric(_paired(evaluated, method, baseline)) for method, baseline in pairs for metric in BOTH_METRICS]
-
-
-class CalibrationOnly(_Ablation):
-    """cfa23 Table 2: CCM and CCR without weight averaging; TRADES also without its division by 1 + beta."""
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The base methods, and their calibrated variants."""
-        everything = {
-            "AT": TRAININGS["AT"],
-            "AT + CCM": Training(recipe="at", overrides={"schedules": [ccm(0.5)]}),
-            UNSCALED: TRAININGS[UNSCALED],
-            "TRADES": TRAININGS["TRADES"],
-            "TRADES + CCM": Training(recipe="trades-scaled", overrides={"schedules": [ccm(0.3)]}),
-            "TRADES + CCR": Training(recipe="trades", overrides={"schedules": [ccr(0.5)]}),
-            BOTH: Training(recipe="trades", overrides={"schedules": [ccm(0.3), ccr(0.5)]}),
-            "FAT": TRAININGS["FAT"],
-            "FAT + CCM": Training(recipe="cfa-fat", overrides={"schedules": [ccm(0.7)], "averaging": "none"}),
-        }
-        return {name: training for name, training in everything.items() if base_of(name) in scale.entry(BASES)}
-
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """A row for each training."""
-        return {name: Method(name) for name in self.trainings(scale)}
-
-    def claims(self, evaluated: Evaluated) -> list[Test]:
-        """Test C16: each part improves average and worst class, and both together most."""
-        names = list(evaluated.runs)
-        pairs_of_base = [(name, base_of(name)) for name in names if "+" in name]
-        together = [(BOTH, name) for name in ("TRADES + CCM", "TRADES + CCR") if BOTH in names]
-        bases = tuple(dict.fromkeys(base for _, base in pairs_of_base))
-        comparisons = {
-            "each method with CCM, CCR or both minus the plain one: average and worst class": (pairs_of_base, bases),
-            "TRADES with both minus TRADES with one of them: average and worst class": (together, ("both together",)),
-        }
-        return [
-            Test(claim="cfa23/C16", estimand=estimand, estimators=_gains(evaluated, pairs), note=NOTE, covers=covers)
-            for estimand, (pairs, covers) in comparisons.items()
-            if pairs
-        ]
-
-
-class AveragingOnly(_Ablation):
-    """cfa23 Table 3: EMA against FAWA, without CCM and CCR; at reduced scale also FAWA with a relative gate."""
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The base methods with EMA, and with FAWA."""
-        declared: dict[str, Training] = {}
-        for base in scale.entry(BASES):
-            declared[f"{base} + EMA"] = TRAININGS[base]
-            plain: dict[str, Any] = {"schedules": []} | ({"objective.scaled": True} if base == "TRADES" else {})
-            recipe = f"cfa-{base.lower()}"
-            declared[f"{base} + FAWA"] = Training(recipe=recipe, overrides={**plain, **PAPER_GATE})
-            if scale.name == "reduced":
-                declared[f"{base} + FAWA{RELATIVE}"] = Training(recipe=recipe, overrides=plain)
-        return declared
-
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """A row for each training: its averaged weights."""
-        return {name: Method(name, averaged=True) for name in self.trainings(scale)}
-
-    def claims(self, evaluated: Evaluated) -> list[Test]:
-        """Test C19: the worst class gains and the average loses little (up to 0.3 points in the paper)."""
-        names = [name for name in evaluated.runs if name.endswith("FAWA")]
-        closed = evaluated.closed(names)
-        bases = [base_of(name) for name in names if name not in closed]
-        pairs = [_paired(evaluated, f"{base} + FAWA", f"{base} + EMA") for base in bases]
-        parts = [*(pair.worst() for pair in pairs), *(plus(pair.total(), AVERAGING_COST) for pair in pairs)]
-        estimand = f"FAWA minus EMA: worst class, and average plus {AVERAGING_COST} points"
-        tests = [Test(claim="cfa23/C19", estimand=estimand, estimators=parts, note=NOTE, covers=bases)] if bases else []
-        return [*tests, *([not_tested("cfa23/C19", closed_gate(closed))] if closed else [])]
-
-
-def class_quantity(run: Run, quantity: str) -> tuple[Drawing, Mapping[str, float]]:
-    """Draw a quantity of each class over the epochs of a run; also return its values in the last epoch."""
-    rows = run.epochs
-    table = rows[rows["split"] == "train"].pivot_table(index="epoch", columns="class", values=quantity, sort=False)
-    lines = class_lines(table.astype(float))
-    last: Mapping[str, float] = {str(name): float(value) for name, value in table.iloc[-1].items()}
-    return line_chart(f"{quantity.capitalize()} of each class", lines, "epoch (from 0)", share=False), last
-
-
-class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
-    """A method over one of its hyper-parameters, compared with its base method."""
-
-    plain: ClassVar[str]
-    recipe: ClassVar[str]
-    claim: ClassVar[str]
-    quantity: ClassVar[str]
-    metrics: ClassVar[Sequence[Any]]
-    full_range: ClassVar[str]
-
-    def covers(self, values: Sequence[float]) -> Sequence[str]:
-        """Parts of the claim that the tested values cover: the whole range of the paper, or single values."""
-        reached = min(values) <= min(LAMBDAS["full"]) and max(values) >= max(LAMBDAS["full"])
-        return (self.full_range,) if reached else tuple(f"{self.full_range}: {value:g} only" for value in values)
-
-    @abstractmethod
-    def overrides(self, value: float) -> Mapping[str, Any]:
-        """Recipe overrides for a value of the hyper-parameter."""
-
-    def trainings(self, scale: Scale) -> Trainings:
-        """The base method, and one training for each value."""
-        plain = {name: training for name, training in TRAININGS.items() if name.partition(",")[0] == self.plain}
-        values = {
-            f"{value:g}": Training(recipe=self.recipe, overrides=self.overrides(value))
-            for value in scale.entry(LAMBDAS)
-        }
-        return {**plain, **values}
+    kinds: ClassVar[Sequence[str]] = ("best",)
+    plain: str
+    quantity: str
+    drawn: str = "0.5"
+    ends: tuple[str, str] = ("0.3", "0.7")
 
     def run(self, context: Context) -> Findings:
-        """Evaluate average and worst class over the hyper-parameter, and the resulting class-wise quantity."""
-        values = context.scale.entry(LAMBDAS)
-        declared = self.trainings(context.scale)
-        rows = {name: Method(name) for name in declared}
-        evaluated = evaluate_methods(context, rows, declared, ("best",), self.attacks, early_stop=False)
-        audits = {name: evaluated.audits[name, "best"] for name in declared}
+        """Evaluate average and worst class over lambda, and the resulting quantity of each class."""
+        evaluated = self.evaluate(context)
+        audits = {name: audit for (name, _), audit in evaluated.audits.items()}
         counts = {name: audit.counts("all").accuracy for name, audit in audits.items()}
-        lines = []
-        for what, style in ((np.mean, "stroke-main"), (np.min, "line-weak")):
-            name = "average" if what is np.mean else "worst"
-            lines.append(Series(name, values, [float(what(counts[f"{value:g}"])) for value in values], style))
+        values = [name for name in audits if not name.startswith(self.plain)]
+        places, lines = [float(value) for value in values], []
+        for name, what, style, guide in (
+            ("average", np.mean, "stroke-main", "guide-main"),
+            ("worst", np.min, "line-weak", "guide-weak"),
+        ):
+            lines.append(Series(name, places, [float(what(counts[value])) for value in values], style))
             level = [float(what(counts[self.plain]))] * len(values)
-            lines.append(
-                Series(
-                    f"{self.plain}, {name}", values, level, style.replace("stroke", "guide").replace("line", "guide")
-                )
-            )
-        own = evaluated.runs[f"{DRAWN:g}"]
-        drawing, last = class_quantity(own, self.quantity)
-        tests = [
-            Test(
-                claim=self.claim,
-                estimand=f"each value minus {self.plain}, best epoch, attacked",
-                estimators=[
-                    metric(paired_models(audits[f"{value:g}"], audits[self.plain]))
-                    for value in values
-                    for metric in self.metrics
-                ],
-                note=NOTE,
-                covers=self.covers(values),
-            )
-        ]
+            lines.append(Series(f"{self.plain}, {name}", places, level, guide))
+        run = evaluated.runs[self.drawn]
+        rows = run.epochs[run.epochs["split"] == "train"]
+        table = rows.pivot_table(index="epoch", columns="class", values=self.quantity, sort=False).astype(float)
+        title = f"{self.quantity.capitalize()} of each class"
+        drawing = line_chart(title, class_lines(table), "epoch (from 0)", share=False)
+        only = [""] if {*self.ends} <= {*values} else [f": {value} only" for value in values]
+        tests = declared_tests(
+            self.tests,
+            partial(self.estimator, evaluated, table.iloc[-1].to_numpy(dtype=np.float64)),
+            lists={"values": values, "only": only},
+            known={*audits, *map(str, range(len(table.columns)))},
+        )
         return Findings(
             tables=(
                 Table(
@@ -786,104 +448,28 @@ class _Sweep(Experiment, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
             ),
             figures=(
                 (line_chart("Average and worst class, in percent", lines, "lambda"), "Dashed: the base method."),
-                (drawing, f"At lambda {DRAWN:g}."),
+                (drawing, f"At lambda {self.drawn}."),
             ),
-            tests=[*tests, *self.further_tests(audits, last, own)],
+            tests=tests,
         )
 
-    @abstractmethod
-    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
-        """Further tests, on the audits by value and on the class-wise quantity at the end of a run."""
-
-
-class MarginBase(_Sweep):
-    """cfa23 Figure 5: AT + CCM over lambda_1, and the radius of each class over the epochs."""
-
-    plain = "AT"
-    recipe = "at"
-    claim = "cfa23/C17"
-    full_range = "all better than AT"
-    quantity = "epsilon"
-    metrics = BOTH_METRICS
-
-    def overrides(self, value: float) -> Mapping[str, Any]:
-        """Use CCM alone."""
-        return {"schedules": [ccm(value)]}
-
-    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
-        """Test C17 (0.5 is best, the value matters little) and C18 (hard classes have a radius below the default)."""
-        others = [audit for name, audit in audits.items() if name not in (self.plain, "0.5")]
-        ways = [
-            pair
-            for other in others
-            for pair in (paired_models(audits["0.5"], other), paired_models(other, audits["0.5"]))
-        ]
-        flat = (
-            f"{INSENSITIVE} points minus the change of average and worst class from 0.5 to each other value, in "
-            "either direction"
-        )
-        tests = [
-            Test(claim=self.claim, estimand=estimand, estimators=parts, note=NOTE, covers=(covered,))
-            for covered, estimand, parts in (
-                (
-                    "0.5 best",
-                    "average and worst class at 0.5 minus those at each other value",
-                    [metric(paired_models(audits["0.5"], other)) for other in others for metric in self.metrics],
-                ),
-                ("insensitive", flat, [plus(metric(pair), INSENSITIVE) for pair in ways for metric in self.metrics]),
-            )
-            if parts
-        ]
-        default = Threat.parse(str(run.recipe.threat)).epsilon
-        assert isinstance(default, float)
-        sides = [(default - e if c in SMALL_RADIUS else e - default) * 255 for c, e in enumerate(last.values())]
-        test = Test(
-            claim="cfa23/C18",
-            estimand="radius at the end: default minus that of classes 2 to 5; that of the others minus default",
-            estimators=[exactly(side) for side in sides],
-            unit="/255",
-            exact=True,
-            note="one training",
-            cifar10=True,
-        )
-        return [*tests, test]
-
-
-class RegularisationBase(_Sweep):
-    """cfa23 Figure 7: TRADES + CCM + CCR over lambda_2, and the beta of each class over the epochs."""
-
-    plain = "TRADES"
-    recipe = "trades"
-    claim = "cfa23/C23"
-    full_range = "worst class over lambda_2"
-    quantity = "beta"
-    metrics = (Resampled.worst,)
-
-    def overrides(self, value: float) -> Mapping[str, Any]:
-        """Use CCM at 0.3, and CCR."""
-        return {"schedules": [ccm(0.3), ccr(value)]}
-
-    def further_tests(self, audits: Mapping[str, Audit], last: Mapping[str, float], run: Run) -> list[Test]:
-        """Test the second half of C23: hard classes have a smaller beta at the end."""
-        del run
-        beta = np.array(list(last.values()))
+    def estimator(self, evaluated: Evaluated, last: FloatArray, measure: str, *names: str) -> IntervalEstimator:
+        """A measure of two methods, or of the quantity (C,) at the end of the training whose quantity is drawn."""
+        if measure == "radius beyond the default":
+            default = Threat.parse(str(evaluated.runs[self.drawn].recipe.threat)).epsilon
+            assert isinstance(default, float)
+            return exactly(float(last[int(names[0])] - default) * 255)
+        if measure != "quantity of easy classes":
+            return evaluated.estimator(measure, *names)
 
         def easier(accuracy: FloatArray) -> FloatArray:
-            """Mean beta of the classes above the median of TRADES minus that of the others."""
+            """Mean over the classes above the median of the plain method minus that over the others."""
             upper = accuracy[..., 0, :] > np.median(accuracy[..., 0, :], axis=-1, keepdims=True)
             share = np.where(upper, 1 / upper.sum(-1, keepdims=True).clip(1), -1 / (~upper).sum(-1, keepdims=True))
-            return np.asarray((share * beta).sum(axis=-1))
+            return np.asarray((share * last).sum(axis=-1))
 
-        plain = paired_models(audits[self.plain], audits[self.plain])
-        test = Test(
-            claim=self.claim,
-            covers=("beta of hard classes",),
-            estimand="mean beta at the end: classes above the median of TRADES minus the others",
-            estimators=[plain.part(easier)],
-            unit="",
-            note="one training; follows almost directly from the definition of CCR",
-        )
-        return [test]
+        plain = evaluated.audits[names[0], "best"]
+        return paired_models(plain, plain).part(easier)
 
 
 ATTACK = "PGD"
@@ -967,12 +553,11 @@ class WindowMeans:
     Args:
         context: source of the test images.
         rows: by value of the hyper-parameter: (E, N) true where the model of an epoch is correct on an image.
-        epochs: E.
     """
 
-    def __init__(self, context: Context, rows: Mapping[float, BoolArray], epochs: int) -> None:
+    def __init__(self, context: Context, rows: Mapping[float, BoolArray]) -> None:
         images = context.test_images
-        self.names, self.values, self.epochs = images.class_names, list(rows), epochs
+        self.names, self.values = images.class_names, list(rows)
         self.images = Resampled(np.concatenate(list(rows.values())), images.y.numpy(), len(self.names))
         accuracy = self.means(self.images.accuracy)
         self.table = pd.DataFrame(accuracy, index=self.values, columns=list(self.names))
@@ -981,16 +566,26 @@ class WindowMeans:
 
     def means(self, accuracy: FloatArray) -> FloatArray:
         """Means over the window: (..., values * E, C) to (..., values, C)."""
-        shape = (*accuracy.shape[:-2], len(self.values), self.epochs, accuracy.shape[-1])
+        shape = (*accuracy.shape[:-2], len(self.values), -1, accuracy.shape[-1])
         return np.asarray(accuracy.reshape(shape).mean(axis=-2))
 
-    def change(self, first: float, second: float, statistic: Callable[[FloatArray], FloatArray]) -> IntervalEstimator:
-        """A statistic of the changes (..., C) of the class accuracies from one value to another, in points."""
+    def change(self, first: float, second: float, *classes: str) -> IntervalEstimator:
+        """Change of the accuracy of a class from one value to another, in points.
+
+        Args:
+            first: the value at the beginning.
+            second: the value at the end.
+            *classes: the class, or `HARD_CLASSES` or `EASY_CLASSES` for their mean; of two, the difference.
+        """
         start, end = self.values.index(first), self.values.index(second)
+        easy = [c for c in range(len(self.names)) if c not in HARD]
+        groups = [{HARD_CLASSES: list(HARD), EASY_CLASSES: easy}.get(name) or [int(name)] for name in classes]
 
         def change(accuracy: FloatArray) -> FloatArray:
             means = self.means(accuracy)
-            return statistic(means[..., end, :] - means[..., start, :])
+            difference = means[..., end, :] - means[..., start, :]
+            of_groups = [difference[..., group].mean(axis=-1) for group in groups]
+            return np.asarray(of_groups[0] if len(groups) == 1 else of_groups[0] - of_groups[1])
 
         return self.images.part(change, 100)
 
@@ -1025,11 +620,33 @@ AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "m
 LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.75, 0.85)}
 """Epochs 151 to 170 of 200."""
 RADIUS = "training radius, in test radii"
-TOLERANCE = 1
-"""Rise in points below which the best epoch is not considered to be raised."""
 HARD = (2, 3, 4)
 """The classes of CIFAR-10 that the paper calls hard."""
-SWEEP_NOTE = "one training at each value: intervals cover the sampling of images only"
+HARD_CLASSES, EASY_CLASSES = "hard classes", "easy classes"
+
+
+@configurable
+class _Window(Experiment):
+    """An experiment on trainings over a hyper-parameter, evaluated at some of their epochs.
+
+    Attributes:
+        tests: tests of claims about them.
+    """
+
+    tests: tuple[DeclaredTest, ...] = ()
+
+    def audit(self, context: Context) -> dict[float, SavedEpochs]:
+        """Train at each value, and audit the declared epochs; a run of the store may have saved others, too."""
+        declared = self.trainings(context.scale)
+        return {
+            float(name): audit_epochs(context, trained, declared[name].overrides["checkpoint_epochs"])
+            for name, trained in context.train_all(declared).items()
+        }
+
+    def tested(self, measures: Measures, values: Iterable[float], classes: int) -> list[Test]:
+        """Tests of the declared claims."""
+        larger = [f"{value:g}" for value in values if value > 1]
+        return declared_tests(self.tests, measures, lists={"larger": larger, "classes": [*range(classes)]})
 
 
 def radius_trainings(scale: Scale) -> dict[str, Training]:
@@ -1049,41 +666,33 @@ def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
     return epochs_within(scale, training, (0.0, 1.0))
 
 
-def evaluate_radii(context: Context) -> dict[float, SavedEpochs]:
-    """Train at each radius, and audit every epoch at the radius of the scale."""
-    declared = radius_trainings(context.scale)
-    return {
-        float(name): audit_epochs(context, trained, every_epoch(context.scale, declared[name]))
-        for name, trained in context.train_all(declared).items()
-    }
-
-
-class RadiusSweep(Experiment, trainings=radius_trainings):
+class RadiusSweep(_Window, trainings=radius_trainings):
     """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
 
     def run(self, context: Context) -> Findings:
-        """Test claim C5: a training radius above the evaluation radius helps the last epoch, not the best."""
-        sweep = evaluate_radii(context)
+        """Compare the best and the last epoch of each radius, where each half of the images selects for the other."""
+        sweep = self.audit(context)
         attack, first = sweep[1.0].attack, next(iter(sweep[1.0].outcomes.values()))
-        labels, classes = first.labels, first.num_classes
-        lines = []
+        lines, rows, ends = [], [], dict[float, BoolArray]()
         for factor, saved in sweep.items():
             overall = saved.overall(ATTACK)
             lines.append(Series(f"{factor:g}", [float(epoch) for epoch in overall.index], overall.tolist()))
-        drawing = line_chart(f"Robust accuracy of all test images, {attack}, in percent", lines, "epoch")
-        tables = {factor: saved.correct(ATTACK, list(saved.outcomes)) for factor, saved in sweep.items()}
-        best = {factor: best_by_other_half(table, labels) for factor, table in tables.items()}
-        last = {factor: table[-1] for factor, table in tables.items()}
-        rows = []
-        for factor in sweep:
-            pair = Resampled(np.stack([best[factor], last[factor]]), labels, classes)
+            table = saved.correct(ATTACK, list(saved.outcomes))
+            ends[factor] = np.stack([best_by_other_half(table, first.labels), table[-1]])
+            pair = Resampled(ends[factor], first.labels, first.num_classes)
             estimates = [pair.estimate(lambda a, row=row: a[..., row, :].mean(-1)) for row in (0, 1)]  # type: ignore[misc]
             cells = [estimate_cell(as_share(estimate)) for estimate in estimates]
             rows.append(Row(f"{factor:g} of the test radius", cells))
-        larger = [factor for factor in sweep if factor > 1]
-        gains = {
-            kind: [Resampled(np.stack([right[factor], right[1.0]]), labels, classes) for factor in larger]
-            for kind, right in (("last", last), ("best", best))
+        drawing = line_chart(f"Robust accuracy of all test images, {attack}, in percent", lines, "epoch")
+
+        def pair_of(place: int, radius: str) -> Resampled:
+            """Best or last epoch at a radius, and at the test radius."""
+            rows = np.stack([ends[float(radius)][place], ends[1.0][place]])
+            return Resampled(rows, first.labels, first.num_classes)
+
+        measures = {
+            "gain at the last epoch": lambda radius: pair_of(1, radius).total(),
+            "loss at the best epoch": lambda radius: pair_of(0, radius).total(1, 0),
         }
         return Findings(
             tables=(
@@ -1098,72 +707,29 @@ class RadiusSweep(Experiment, trainings=radius_trainings):
             figures=(
                 (drawing, "A line for each training radius, in test radii; all are evaluated at the test radius."),
             ),
-            tests=(
-                Test(
-                    claim="cfa23/C5",
-                    covers=("last epoch",),
-                    estimand="overall accuracy at each larger training radius minus at the test radius, last epoch",
-                    estimators=[pair.total() for pair in gains["last"]],
-                    note=SWEEP_NOTE,
-                ),
-                Test(
-                    claim="cfa23/C5",
-                    covers=("best epoch",),
-                    estimand="overall accuracy at the test radius minus at each larger training radius, best epoch, "
-                    "plus 1 point",
-                    estimators=[plus(pair.total(1, 0), TOLERANCE) for pair in gains["best"]],
-                    note=f"'do not raise' is interpreted as a rise of less than {TOLERANCE} point; {SWEEP_NOTE}",
-                ),
-            ),
+            tests=self.tested(measures, sweep, first.num_classes),
         )
 
 
-class RadiusSweepByClass(Experiment, trainings=radius_trainings):
+class RadiusSweepByClass(_Window, trainings=radius_trainings):
     """cfa23 Figures 2b and 2c: robustness of each class over the training radius, averaged over windows of epochs."""
 
     def run(self, context: Context) -> Findings:
-        """Test claims C6 and C7: after the drop hard classes lose beyond the test radius, at the end all gain."""
-        sweep = evaluate_radii(context)
-        base = radius_trainings(context.scale)["1"]
-        windows = {
-            name: epochs_within(context.scale, base, context.scale.entry(window))
-            for name, window in (("after the first drop", AFTER_DROP), ("at the end", AT_END))
-        }
-        figures, ends = [], {}
-        for name, epochs in windows.items():
-            rows = {factor: saved.correct(ATTACK, epochs) for factor, saved in sweep.items()}
-            averaged = WindowMeans(context, rows, len(epochs))
+        """Compare classes after the drop of the learning rate, and at the end."""
+        sweep = self.audit(context)
+        base = self.trainings(context.scale)["1"]
+        figures, measures = [], dict[str, Callable[..., IntervalEstimator]]()
+        for name, fractions in (("after the first drop", AFTER_DROP), ("at the end", AT_END)):
+            epochs = epochs_within(context.scale, base, context.scale.entry(fractions))
+            averaged = WindowMeans(context, {factor: saved.correct(ATTACK, epochs) for factor, saved in sweep.items()})
             drawing = line_chart(f"{sweep[1.0].attack}, {name}, in percent", class_lines(averaged.table), RADIUS)
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
-            ends[name] = averaged
-        middle, end = ends.values()
-        easy = [c for c in range(len(end.names)) if c not in HARD]
-        tests = [
-            Test(
-                claim="cfa23/C7",
-                estimand="class accuracy at the largest training radius minus at the test radius, mean over the last "
-                "window of epochs, each class",
-                estimators=[
-                    end.change(1.0, max(sweep), lambda change, c=c: change[..., c])  # type: ignore[misc]
-                    for c in range(len(end.names))
-                ],
-                note=SWEEP_NOTE,
-            ),
-            Test(
-                claim="cfa23/C6",
-                estimand="change beyond the test radius after the first drop: hard classes fall, the others rise",
-                estimators=[
-                    middle.change(1.0, max(sweep), lambda change: -_mean_of(change, HARD)),
-                    middle.change(1.0, max(sweep), lambda change: _mean_of(change, easy)),
-                ],
-                note=SWEEP_NOTE,
-                cifar10=True,
-            ),
-        ]
-        return Findings(figures=figures, tests=tests)
+            measures[f"gain {name}"] = partial(averaged.change, 1.0, max(sweep))
+            measures[f"loss {name}"] = partial(averaged.change, max(sweep), 1.0)
+        return Findings(figures=figures, tests=self.tested(measures, sweep, len(averaged.names)))
 
 
-class BetaSweep(Experiment):
+class BetaSweep(_Window):
     """cfa23 Figure 3: robust and clean accuracy of each class over the beta of TRADES, averaged over 20 epochs.
 
     The loss is divided by 1 + beta, as in the public code, so that all betas have the same learning rate.
@@ -1179,17 +745,14 @@ class BetaSweep(Experiment):
         return declared
 
     def run(self, context: Context) -> Findings:
-        """Test claim C8: a large beta favours the easy classes at the expense of the hard ones."""
-        declared = self.trainings(context.scale)
-        epochs = epochs_within(context.scale, next(iter(declared.values())), context.scale.entry(LATE))
-        sweep = {
-            float(name): audit_epochs(context, trained, epochs) for name, trained in context.train_all(declared).items()
-        }
+        """Compare classes over beta, clean and attacked."""
+        sweep = self.audit(context)
+        attack, epochs = next((saved.attack, list(saved.outcomes)) for saved in sweep.values())
         figures, rows, averaged = [], [], {}
-        robust = f"Robust accuracy, {next(iter(sweep.values())).attack}"
-        for title, attack in ((robust, ATTACK), ("Clean accuracy", "clean")):
-            rows_of = {beta: saved.correct(attack, epochs) for beta, saved in sweep.items()}
-            averaged[attack] = means = WindowMeans(context, rows_of, len(epochs))
+        for title, name in ((f"Robust accuracy, {attack}", ATTACK), ("Clean accuracy", "clean")):
+            averaged[name] = means = WindowMeans(
+                context, {beta: saved.correct(name, epochs) for beta, saved in sweep.items()}
+            )
             drawing = line_chart(f"{title}, in percent", class_lines(means.table), "beta of TRADES")
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
             for place, beta in enumerate(sweep):
@@ -1197,33 +760,16 @@ class BetaSweep(Experiment):
                     means.images.estimate(lambda a, c=c, p=place, m=means: m.means(a)[..., p, c])  # type: ignore[misc]
                     for c in range(len(means.names))
                 ]
-                rows.append(
-                    Row(f"beta {beta:g}, {attack}", [estimate_cell(as_share(estimate)) for estimate in estimates])
-                )
+                cells = [estimate_cell(as_share(estimate)) for estimate in estimates]
+                rows.append(Row(f"beta {beta:g}, {name}", cells))
         table = Table(
             f"Class accuracy, mean over {epochs_text(epochs)}, in percent",
-            ("training", *averaged[ATTACK].names),
+            ("training", *means.names),
             rows,
             "95 % confidence intervals for new images.",
         )
-        easy = [c for c in range(len(table.heads) - 1) if c not in HARD]
-        ends = (min(sweep), max(sweep))
-        test = Test(
-            claim="cfa23/C8",
-            estimand="from the smallest to the largest beta: clean loss of hard classes minus that of "
-            "the others; robust gain of the others minus that of hard classes",
-            estimators=[
-                averaged[attack].change(*ends, lambda change: _mean_of(change, easy) - _mean_of(change, HARD))
-                for attack in ("clean", ATTACK)
-            ],
-            note=SWEEP_NOTE,
-            cifar10=True,
-        )
-        return Findings(tables=(table,), figures=figures, tests=[test])
-
-
-def _mean_of(change: FloatArray, classes: Sequence[int]) -> FloatArray:
-    return np.asarray(change[..., list(classes)].mean(axis=-1))
+        measures = {name: partial(of.change, min(sweep), max(sweep)) for name, of in averaged.items()}
+        return Findings(tables=(table,), figures=figures, tests=self.tested(measures, sweep, len(means.names)))
 
 
 WINDOW: Mapping[Name, tuple[float, float]] = {
@@ -1240,22 +786,22 @@ RULES: Mapping[str, tuple[Rule, str]] = {
 """Selection rules, each with the epoch that the paper selects by it."""
 
 
-class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
-    """Overall accuracy and worst class of several methods after every epoch, on the test images under PGD."""
+@configurable
+class EpochByEpoch(_Trained, scales=MANY_TRAININGS):
+    """cfa23 Figure 4, section 4.4: overall accuracy and worst class of methods after every epoch, under PGD.
 
-    @abstractmethod
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """Rows of the table; all trainings have equally many epochs."""
+    Attributes:
+        question: the claim for which the changes of the first method are compared with those of the others, without a
+            verdict, since the paper states no number; empty for none.
+    """
 
-    @abstractmethod
-    def declared(self, scale: Scale) -> Trainings:
-        """The trainings of the rows."""
+    question: str = ""
 
     def trainings(self, scale: Scale) -> Trainings:
-        """The trainings of the rows, which save every epoch."""
+        """The trainings of the methods, all with equally many epochs, each of which they save."""
         return {
             name: with_checkpoints(training, every_epoch(scale, training))
-            for name, training in self.declared(scale).items()
+            for name, training in super().trainings(scale).items()
         }
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
@@ -1268,35 +814,31 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
         trained = context.train_all(declared)
         first = next(iter(declared.values()))
         window = epochs_within(context.scale, first, context.scale.entry(WINDOW))
-        methods = self.methods(context.scale)
+        methods = self.evaluated(context.scale)
+        runs = {name: trained[self.training_of(name)] for name in methods}
         saved = {
             name: audit_epochs(
-                context,
-                trained[method.training],
-                every_epoch(context.scale, first),
-                "average" if method.averaged else "last",
+                context, run, every_epoch(context.scale, first), "average" if methods[name].averaged else "last"
             )
-            for name, method in methods.items()
+            for name, run in runs.items()
         }
         attack = next(iter(saved.values())).attack
         correct = {name: epochs.correct(ATTACK, window) for name, epochs in saved.items()}
         labels = context.test_images.y.numpy()
         classes = len(context.test_images.class_names)
-        changes = fluctuation(correct, labels, classes)
+        changes = fluctuation(correct, labels, classes).runs
         images = {name: Resampled(table, labels, classes) for name, table in correct.items()}
-        rows = [
-            Row(
-                name,
-                [
-                    estimate_cell(resampled.estimate(_overall_change)),
-                    estimate_cell(_worst_change(changes, name)),
-                    estimate_cell(resampled.estimate(lambda a: a.mean(axis=(-1, -2)))),
-                    estimate_cell(resampled.estimate(lambda a: a.min(axis=-1).mean(axis=-1))),
-                ],
+        rows = []
+        for name, resampled in images.items():
+            ends = changes.loc[[name]].iloc[0].to_dict()
+            estimates = (
+                resampled.estimate(_overall_change),
+                Estimate(*(float(ends[f"change{end}"]) for end in ("", "_low", "_high"))),
+                resampled.estimate(lambda a: a.mean(axis=(-1, -2))),
+                resampled.estimate(lambda a: a.min(axis=-1).mean(axis=-1)),
             )
-            for name, resampled in images.items()
-        ]
-        gates = {name: gate(trained[method.training]) for name, method in methods.items() if method.averaged}
+            rows.append(Row(name, [estimate_cell(estimate) for estimate in estimates]))
+        gates = {name: gate(run) for name, run in runs.items() if methods[name].averaged}
         admitted = "; ".join(f"{name} admitted {sum(found)} of {len(found)} epochs" for name, found in gates.items())
         note = (
             f"Test images under {attack}, {epochs_text(window)}. {admitted}. Before the first admitted epoch, FAWA "
@@ -1305,7 +847,8 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
         heads = ("model", "change, overall", "change, worst class", "mean, overall", "mean, worst class")
         caption = f"Test images under {attack}, whole training; change: of the worst class from the epoch before"
         averaged = ". Before averaging starts, the model is that of the training."
-        findings = Findings(
+        plain, *others = images
+        return Findings(
             tables=(Table("Adjacent epochs: mean absolute change in points, and mean accuracy", heads, rows, note),),
             figures=[
                 (
@@ -1314,91 +857,46 @@ class EpochByEpoch(Experiment, scales=MANY_TRAININGS):
                 )
                 for name, epochs in saved.items()
             ],
+            tests=self._tested(images, runs, {name: CLOSED for name in gates if sum(gates[name]) < LEAST_ADMITTED}),
+            measurements=[
+                Measurement.of(
+                    self.question,
+                    f"mean change of the worst class between adjacent epochs, {plain} minus {other}",
+                    _calmer(images[plain], images[other])(ALPHA),
+                )
+                for other in (others if self.question else ())
+            ],
         )
-        return self.compared(findings, context, images, trained)
 
-    @abstractmethod
-    def compared(
-        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
-    ) -> Findings:
-        """Add tests or measurements.
-
-        Args:
-            findings: table and figures.
-            context: source of the test images.
-            images: by row: the epochs of the window on the test images.
-            trained: runs by the name of the training.
-        """
-
-
-class Fluctuation(EpochByEpoch):
-    """cfa23 Figure 4: change of the worst class from epoch to epoch on the test set, with and without FAWA."""
-
-    def declared(self, scale: Scale) -> Trainings:
-        """AT with FAWA, which also gives the plain model; at reduced scale also with a relative gate."""
-        declared = {"AT + FAWA": Training(recipe="cfa-at", overrides={"schedules": [], **PAPER_GATE})}
-        if scale.name == "reduced":
-            declared[f"AT + FAWA{RELATIVE}"] = Training(recipe="cfa-at", overrides={"schedules": []})
-        return declared
-
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """The plain model, and the average of each training."""
-        averages = {name: Method(name, averaged=True) for name in self.declared(scale)}
-        return {"AT": Method("AT + FAWA"), **averages}
-
-    def compared(
-        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
-    ) -> Findings:
-        """Test claims C9, C20 and C24."""
-        del context
-        run = trained["AT + FAWA"]
-        return replace(findings, tests=self.claims(images["AT"], images["AT + FAWA"], sum(gate(run)), run))
-
-    def claims(self, plain: Resampled, fawa: Resampled, admitted: int, run: Run) -> list[Test]:
-        """Tests of C9, C20 and C24."""
+    def _tested(
+        self, images: Mapping[str, Resampled], runs: Mapping[str, Run], closed: Mapping[str, str]
+    ) -> list[Test]:
+        """Tests of the declared claims; the sampling of images alone changes the worst class by up to ``noise``."""
+        plain, *_ = images.values()
         noise = _sampling_change(int(plain.count.min()), float(plain.accuracy.min(axis=-1).mean()))
-        caveat = f"over the epochs of one training; sampling of images alone can cause {noise:.1f} points of change"
-        excess = plain.part(lambda a: _change_of(a.min(axis=-1)) - _overall_change(a), 100)
-        tests = [
-            Test(
-                claim="cfa23/C9",
-                estimand="mean change of the worst class, minus the sampling change, minus that of the "
-                "overall accuracy, AT",
-                estimators=[plus(excess, -noise)],
-                note=caveat,
-            ),
-            Test(
-                claim="cfa23/C24",
-                estimand="passes saved in training minus passes to evaluate FAWA, for each held-out image and epoch",
-                estimators=[exactly(_saved_passes(run))],
-                unit="forward passes",
-                exact=True,
-                basis="computation",
-                note="a gradient of activations or weights counts as one pass; this library also evaluates "
-                "the online model",
-            ),
-        ]
-        if admitted < LEAST_ADMITTED:
-            return [*tests, not_tested("cfa23/C20", closed_gate(["AT + FAWA"]))]
-        calm = fawa.part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
-        pair, half = jointly(fawa, plain), len(plain.right)
-        return [
-            *tests,
-            Test(
-                claim="cfa23/C20",
-                covers=("adjacent epochs",),
-                estimand="1 point minus the mean change of the worst class with FAWA",
-                estimators=[lambda level: calm(level)._replace(high=calm(level).high + noise)],
-                note=caveat,
-            ),
-            Test(
-                claim="cfa23/C20",
-                covers=("overall",),
-                estimand="overall accuracy of AT + FAWA minus that of AT, mean over the epochs of the window",
-                estimators=[pair.part(lambda a: (a[..., :half, :] - a[..., half:, :]).mean(axis=(-1, -2)), 100)],
-                note=NOTE,
-            ),
-        ]
+
+        def excess(name: str) -> IntervalEstimator:
+            beyond = images[name].part(lambda a: _change_of(a.min(axis=-1)) - _overall_change(a), 100)
+            return plus(beyond, -noise)
+
+        def calm(name: str) -> IntervalEstimator:
+            calmer = images[name].part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
+            return lambda level: calmer(level)._replace(high=calmer(level).high + noise)
+
+        def gain(one: str, other: str) -> IntervalEstimator:
+            pair, half = jointly(images[one], images[other]), len(images[other].right)
+            return pair.part(lambda a: (a[..., :half, :] - a[..., half:, :]).mean(axis=(-1, -2)), 100)
+
+        def passes(name: str) -> IntervalEstimator:
+            return exactly(_saved_passes(runs[name]))
+
+        measures: Measures = {
+            "excess change": excess,
+            "1 point minus change": calm,
+            "average": gain,
+            "saved passes": passes,
+        }
+        return declared_tests(self.tests, measures, lists={"noise": f"{noise:.1f}"}, excluded=closed)
 
 
 def _change_of(accuracy: FloatArray) -> FloatArray:
@@ -1411,11 +909,6 @@ def _overall_change(accuracy: FloatArray) -> FloatArray:
     return _change_of(accuracy.mean(axis=-1))
 
 
-def _worst_change(changes: FluctuationOfRuns, name: str) -> Estimate:
-    row = changes.runs.loc[[name]].iloc[0].to_dict()
-    return Estimate(*(float(row[f"change{end}"]) for end in ("", "_low", "_high")))
-
-
 def _curves(saved: SavedEpochs) -> list[Series]:
     """Overall accuracy, worst class, and absolute change of the worst class, by epoch (cfa23 Figure 4)."""
     epochs = [float(epoch) for epoch in saved.outcomes]
@@ -1425,39 +918,6 @@ def _curves(saved: SavedEpochs) -> list[Series]:
         Series("worst class", epochs, worst, "line-weak"),
         Series("change, worst", epochs[1:], np.abs(np.diff(worst)).tolist(), "stroke-main"),
     ]
-
-
-class FluctuationOfFAT(EpochByEpoch):
-    """cfa23 section 4.4: does the worst class fluctuate more with instance-wise radii (FAT) than with those of CFA?"""
-
-    def declared(self, scale: Scale) -> Trainings:
-        """FAT, and CFA on AT, which without its average is AT + CCM; the gate is relative at reduced scale."""
-        gated = {} if scale.name == "reduced" else PAPER_GATE
-        return {"FAT": TRAININGS["FAT"], "AT + CFA": Training(recipe="cfa-at", overrides=gated)}
-
-    def methods(self, scale: Scale) -> Mapping[str, Method]:
-        """FAT and AT + CCM, which do not average, and AT + CFA."""
-        gated = RELATIVE if scale.name == "reduced" else ""
-        averaged = Method("AT + CFA", averaged=True)
-        return {"FAT": Method("FAT"), "AT + CCM": Method("AT + CFA"), f"AT + CFA{gated}": averaged}
-
-    def compared(
-        self, findings: Findings, context: Context, images: Mapping[str, Resampled], trained: Mapping[str, Run]
-    ) -> Findings:
-        """Measure the differences; the paper states no number, so there is no verdict."""
-        del context, trained
-        fat, *others = images
-        return replace(
-            findings,
-            measurements=[
-                Measurement.of(
-                    "cfa23/C9",
-                    f"mean change of the worst class between adjacent epochs, {fat} minus {other}",
-                    _calmer(images[fat], images[other])(ALPHA),
-                )
-                for other in others
-            ],
-        )
 
 
 def jointly(one: Resampled, other: Resampled) -> Resampled:

@@ -81,7 +81,7 @@ test-pages: $(INSTALLED)
 test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults tests/stats
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core tests/threat
 
 # Attacks beside those of other libraries.
 test-peers: $(INSTALLED) $(PEERS)

@@ -26,9 +26,9 @@ from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import write_text
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.threat.ball import Threat
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit-calls.md"
 KEEP = Path(os.environ.get("KEEP") or tempfile.mkdtemp(prefix="classwise-audit-calls-"))

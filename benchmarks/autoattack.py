@@ -34,10 +34,10 @@ from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import replacing
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import load_model
 from classwise.models.base import device_of
+from classwise.threat.ball import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 STAGES = members("autoattack")

@@ -17,10 +17,10 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.base import device_of
+from classwise.threat.ball import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 BATCH = 128

@@ -25,8 +25,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.core.compute.precision import fastest
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Norm, Threat
 from classwise.models.base import device_of
+from classwise.threat.ball import Norm, Threat
 
 BATCH = 128
 OURS = "classwise"

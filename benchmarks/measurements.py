@@ -37,10 +37,10 @@ from classwise.attacks.engine import Engine, Job
 from classwise.core.compute.precision import fastest
 from classwise.core.errors import unknown
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.base import device_of
+from classwise.threat.ball import Threat
 
 CHECKPOINTS = Path(__file__).parents[1] / "checkpoints"
 CHECKPOINT = os.environ.get("CHECKPOINT", "cifar10-at")

@@ -26,7 +26,7 @@ from classwise.auditing.run.preparation import settings_of
 from classwise.auditing.run.result import Audit, about_of
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.files.storage import ResultFolder
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 CLASSES = 10
 CASES = ((10, 50_000), (100, 50_000), (1_000, 50_000), (100, 200_000))

@@ -16,7 +16,7 @@ from benchmarks.tables import table
 from benchmarks.training_step import images
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.description import PassCounts
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe, all_recipes
 from classwise.training.trainer import Trainer

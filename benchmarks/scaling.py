@@ -18,10 +18,10 @@ from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
+from classwise.threat.ball import Threat
 
 THREAT = Threat("Linf", 8 / 255)
 

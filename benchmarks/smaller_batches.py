@@ -15,10 +15,10 @@ from classwise.attacks.engine import Engine, Job, queue
 from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.base import device_of
+from classwise.threat.ball import Threat
 
 ATTACKED = ("pgd:steps=20", "apgd-ce:steps=100", "fab-t:steps=10,targets=2", "square:steps=300")
 """Specs; FAB and Square run in float32."""

@@ -20,8 +20,8 @@ import classwise as cw
 from benchmarks.tables import table
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.apgd import APGDT
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
+from classwise.threat.ball import Threat
 
 FIRST = (1, 2, 4, 9)
 ORDERS: tuple[Literal["logits", "linearised"], ...] = ("logits", "linearised")

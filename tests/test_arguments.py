@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 FURTHER = {
     "auditing.run.corruptions": "audit_corruptions",
     "auditing.run.cost": "estimate",
-    "core.threat.ball": "Threat.parse Threat.with_epsilon",
+    "threat.ball": "Threat.parse Threat.with_epsilon",
     "data.derived": "only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",
     "data.loading": "open_data",

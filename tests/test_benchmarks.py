@@ -35,12 +35,12 @@ from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.sweeps.executors.local import Local
+from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 from tests.attacks import models

@@ -33,13 +33,13 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models.base import to_grid
 from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import save_weights
 from classwise.papers.experiments.weak_classes import clean_logits
 from classwise.testing import assert_robust
+from classwise.threat.ball import Threat
 from classwise.training.batches import sampled_targets
 from classwise.training.classes import ClassSettings
 from classwise.training.evaluation import validation_batch

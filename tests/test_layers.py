@@ -138,9 +138,9 @@ FILLED = "hook: classwise.reporting.text:2 fills hooks of classwise.core.hooks"
         ("core.settings.registry", "importlib.import_module(name)\n", ""),
         ("papers.store", "importlib.import_module('classwise.core.hooks')\n", ""),
         (
-            "core.threat",
+            "stats.text",
             "load_object('classwise.reporting.text:text')\n",
-            "name: classwise.core.threat:1 names classwise.reporting.text:text",
+            "name: classwise.stats.text:1 names classwise.reporting.text:text",
         ),
         ("papers.store", "load_object('classwise.reporting.text:text')\n", ""),
     ],

@@ -29,6 +29,7 @@ LAYERS = (
     "core",
     "stats",
     "data",
+    "threat",
     "models",
     "attacks",
     "training",

@@ -33,8 +33,8 @@ from classwise.core.settings.bibliography import PAPERS, line_of
 from classwise.core.settings.config import describe, make, relative_step
 from classwise.core.settings.description import summary
 from classwise.core.settings.registry import Registry
-from classwise.core.threat.ball import Threat
 from classwise.stats.registry import all_metrics
+from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
 from classwise.training.classes import ClassSettings

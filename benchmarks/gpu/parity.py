@@ -29,11 +29,11 @@ from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT, FAST, Precision
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import load_model
 from classwise.models.fusion import TOLERANCE, Fusion
 from classwise.models.modes import evaluating, frozen
+from classwise.threat.ball import Threat
 
 MODELS = {"mnist-trades": (1, 28), "cifar10-at": (3, 32)}
 """Checkpoints with the channels and the side of their images."""

@@ -28,7 +28,7 @@ from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.graphs import WARM_UP, Graphs
 from classwise.core.compute.precision import EXACT, FAST
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.graphed_step import MEASURED, VERIFIED
 
 EPOCH = 50_000

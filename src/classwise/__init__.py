@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.compute.precision import Precision as Precision
     from classwise.core.errors import ClasswiseError as ClasswiseError
-    from classwise.core.threat.ball import Threat as Threat
     from classwise.data.images import Images as Images
     from classwise.data.loading import load_data as load_data
     from classwise.data.loading import stream_data as stream_data
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from classwise.reporting.viewer.build import view as view
     from classwise.stats import metrics as metrics
     from classwise.sweeps.run import sweep as sweep
+    from classwise.threat.ball import Threat as Threat
     from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
     from classwise.training.folder import Run as Run
     from classwise.training.posthoc.logit_adjustment import adjust_logits as adjust_logits
@@ -64,7 +64,7 @@ _PUBLIC = {
     "Outcomes": "classwise.auditing.outcomes.table",
     "Recipe": "classwise.training.recipe",
     "Run": "classwise.training.folder",
-    "Threat": "classwise.core.threat.ball",
+    "Threat": "classwise.threat.ball",
     "ClasswiseError": "classwise.core.errors",
     "WorstClass": "classwise.auditing.worst_class.result",
     "adjust_logits": "classwise.training.posthoc.logit_adjustment",
@@ -120,10 +120,4 @@ def _html(result: Any) -> str:
     return html(result)
 
 
-def _usual_threat(name: str) -> str:
-    from classwise.data.sets import usual_threat
-
-    return usual_threat(name)
-
-
-hooks.update(text=_text, html=_html, threat=_usual_threat)
+hooks.update(text=_text, html=_html)

@@ -23,7 +23,6 @@ from classwise.core.settings import limits
 from classwise.core.settings.arguments import BatchSize, Level, checked
 from classwise.core.settings.config import Seed
 from classwise.core.settings.names import checked_names
-from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Images, as_pixels
 from classwise.data.maite import label_of
 from classwise.models.base import bare, device_of
@@ -33,6 +32,7 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import alpha_of, class_intervals, lowest_interval
 from classwise.stats.metrics import class_variance, max_class_discrepancy, overall_micro, worst_class
 from classwise.stats.worst_class import possibly_worst
+from classwise.threat.ball import Threat, ThreatLike
 
 if TYPE_CHECKING:
     from maite.protocols import AugmentationMetadata, DatasetMetadata, DatumMetadata, MetricMetadata, ModelMetadata

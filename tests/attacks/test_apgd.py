@@ -20,7 +20,7 @@ from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import warn_once
 from classwise.core.settings.config import configurable, describe
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

@@ -14,7 +14,7 @@ from classwise.attacks.losses import margin
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .models import Linear, Small, images
 

@@ -20,7 +20,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .models import Small, images
 

@@ -17,7 +17,7 @@ from classwise.attacks.engine.decisions import decide
 from classwise.core.compute.repeats import RepeatRule, Repeats
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import describe, make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from tests.attacks.blocks import joined
 from tests.attacks.models import Small, images
 

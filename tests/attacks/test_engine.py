@@ -23,7 +23,7 @@ from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from .blocks import COLUMNS, joined
 from .models import Linear, Small, images

@@ -20,8 +20,8 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.models.logits import LogitsModel
+from classwise.threat.ball import Threat
 
 from .models import Linear, Small, images
 from .test_peers import peer

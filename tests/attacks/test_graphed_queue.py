@@ -27,7 +27,7 @@ from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
 from classwise.training.posthoc.validation import robust_counts
 from classwise.training.recipe import Recipe

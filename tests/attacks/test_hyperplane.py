@@ -11,7 +11,7 @@ from scipy.optimize import brentq, linprog
 from torch import Tensor
 
 from classwise.attacks.minimal.hyperplane import _level, _level_in_few_launches, toward
-from classwise.core.threat.ball import Norm
+from classwise.threat.ball import Norm
 
 
 def some(seed: int, rows: int, size: int) -> tuple[Tensor, Tensor, Tensor]:

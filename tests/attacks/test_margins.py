@@ -16,7 +16,7 @@ from classwise.attacks.gradient.margins import MD, PMA
 from classwise.attacks.losses import margin
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .models import Linear, images
 

@@ -19,7 +19,7 @@ from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

@@ -13,7 +13,7 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM, resampling
 from classwise.attacks.losses import margin
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 from .models import Linear, Small, images
 

@@ -14,7 +14,7 @@ from classwise.attacks.engine import AttackInputs, Engine, Finished, Job
 from classwise.attacks.losses import margin
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from .blocks import joined
 from .models import Linear, Small, images

@@ -17,7 +17,7 @@ from classwise.attacks.engine.queue import _FAILURES, Queue
 from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda, convolves_in_tf32
 from .models import Small, images

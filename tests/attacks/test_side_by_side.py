@@ -17,7 +17,7 @@ from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.minimal.fab import FABTargeted
 from classwise.core.compute.precision import Precision
 from classwise.core.settings.config import configurable, make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images

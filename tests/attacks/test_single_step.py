@@ -10,7 +10,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 EPSILON = torch.tensor([0.05, 0.02, 0.1, 0.0])
 WEIGHTS = torch.tensor([1.0, -2.0, 3.0, -0.5]).view(1, 1, 2, 2)

@@ -17,7 +17,7 @@ from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images

@@ -16,7 +16,7 @@ from classwise.attacks.engine import AttackInputs, Engine, Job, State
 from classwise.attacks.losses import margin
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from .models import Linear, Small, images
 

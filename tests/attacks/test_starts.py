@@ -17,7 +17,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from .test_contract import named
 

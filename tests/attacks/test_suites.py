@@ -17,7 +17,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from .models import Linear, images
 

@@ -18,9 +18,9 @@ from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import describe, make
-from classwise.core.threat.ball import Threat
 from classwise.models import fingerprint, save_weights
 from classwise.models.loading.loader import load_model
+from classwise.threat.ball import Threat
 
 from .models import Linear, Small, images
 

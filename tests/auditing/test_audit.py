@@ -189,7 +189,7 @@ def test_progress_sums_to_the_announced_total() -> None:
 def test_a_radius_for_each_image() -> None:
     data = toys.images()
     epsilon = torch.where(data.y == 1, 0.0, EPSILON)
-    from classwise.core.threat.ball import Threat
+    from classwise.threat.ball import Threat
 
     result = run(data=data, threat=Threat("Linf", epsilon))
     rows = result.outcomes.rows("pgd")

@@ -25,8 +25,8 @@ from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import write_text
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
+from classwise.threat.ball import Threat
 from tests.auditing import toys
 
 ORDER = ["nondeterministic", "normalised-outside", "single-step", "random-noise", "batch-dependence", "no-black-box"]

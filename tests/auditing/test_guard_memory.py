@@ -19,8 +19,8 @@ from classwise.auditing.guards.evidence import Memory, memory_of
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
+from classwise.threat.ball import Threat
 
 from . import toys
 from .test_guard_budget import Counting, counted, evidence_of, mislabelled

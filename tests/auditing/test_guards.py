@@ -29,11 +29,11 @@ from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
-from classwise.core.threat.ball import large_radius_text
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.models import load_model
+from classwise.threat.ball import large_radius_text
 from tests.auditing import toys
 from tests.auditing.listening import Listener
 from tests.auditing.searching import RandomSearch

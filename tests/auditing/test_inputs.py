@@ -13,13 +13,13 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_attack_of
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.data.stream import Stream
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.weights import fingerprint
+from classwise.threat.ball import Threat
 from tests.auditing import toys
 from tests.auditing.listening import Listener
 

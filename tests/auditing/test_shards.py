@@ -25,9 +25,9 @@ from classwise.auditing.run.result import Audit
 from classwise.cli.sharding import options_of
 from classwise.core.compute.precision import EXACT, FAST
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.data.stream import Stream
+from classwise.threat.ball import Threat
 from tests.auditing import toys
 from tests.auditing.listening import Listener
 

@@ -22,11 +22,11 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images, to_unit
 from classwise.data.stream import Stream
 from classwise.reporting import report
 from classwise.reporting.robustbench import robustbench
+from classwise.threat.ball import Threat
 from tests.auditing import toys
 
 OPTIONS: dict[str, Any] = {"precision": EXACT, "batch_size": 32, "guards": "off", "grid": "8bit"}

@@ -28,11 +28,11 @@ from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.progress.listener import NullProgress
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.reporting import export, report
 from classwise.reporting.robustbench import robustbench
 from classwise.stats.two_phase import UNKNOWN
+from classwise.threat.ball import Threat
 
 from .toys import SUITE, images, model, small_autoattack
 

@@ -22,9 +22,9 @@ from classwise.auditing.compare.thresholds import ChangeThreshold, Threshold
 from classwise.auditing.run.suite import parse_attacks
 from classwise.cli.app import app
 from classwise.cli.options import pairs
-from classwise.core.threat.ball import Threat
 from classwise.models import save_weights
 from classwise.papers import catalogue
+from classwise.threat.ball import Threat
 from classwise.training.citations import papers as papers_behind
 from classwise.training.recipe import Recipe
 from tests.data.writers import write_cifar10, write_mnist

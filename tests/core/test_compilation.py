@@ -23,10 +23,10 @@ from classwise.core.compute.compilation import COLD, RECORD, STARTUP, VARIABLE, 
 from classwise.core.compute.graphs import WARM_UP
 from classwise.core.compute.precision import FAST, Precision
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.models import load_model
 from classwise.models.fusion import Fusion
 from classwise.models.modes import evaluating, frozen
+from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import Small, images

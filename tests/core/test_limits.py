@@ -12,9 +12,9 @@ from classwise.core.errors import LONGEST, ClasswiseError, one_line
 from classwise.core.settings import limits
 from classwise.core.settings.config import number, parse_spec, read_yaml
 from classwise.core.settings.registry import Registry
-from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.models.loading.sources import SOURCES
+from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, OBJECTIVES, REDUCTIONS, SCHEDULES, SELECTIONS
 
 

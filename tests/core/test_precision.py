@@ -23,10 +23,10 @@ from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, ch
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.models import load_model
 from classwise.sweeps.plan import Plan
+from classwise.threat.ball import Threat
 from classwise.training.train import train
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.data.formats.layout import looks_channels_last
 from classwise.data.stream import Stream, as_data
+from classwise.threat.ball import Threat
 from tests.core.test_tensors import REFUSED, SAME
 
 X = torch.arange(96).remainder(17).reshape(4, 3, 4, 2) / 16

@@ -14,8 +14,8 @@ from classwise.attacks.engine import AttackInputs, CountedForward, Engine, Job
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Norm, Threat
 from classwise.models.modes import evaluating, frozen
+from classwise.threat.ball import Norm, Threat
 
 from ..attacks.models import Small, images
 from ..attacks.test_contract import VARIANTS

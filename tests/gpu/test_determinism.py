@@ -13,7 +13,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 
 from ..training.killing import KillAt, Killed

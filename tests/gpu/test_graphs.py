@@ -17,7 +17,7 @@ from classwise.attacks.engine import graphed as graphed_steps
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 from ..attacks.models import Small
 from ..attacks.test_graphed_queue import CAPTURABLE, CLASSES, Reading, attacked, brief, rows_of, same

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from classwise.core.compute.float32 import true_float32
 from classwise.core.progress.listener import NullProgress
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import FAST, Forward, Precision
-from classwise.core.threat.ball import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.folding import foldable
 from classwise.models.fused_copy import FusedCopy
 from classwise.models.fusion import TOLERANCE, Fusion, Snapshot
 from classwise.models.logits import LogitsModel
+from classwise.threat.ball import Threat
 from tests.models.networks import NETWORKS, ConvNeXt, PreActResNet
 from tests.models.samples import trained
 from tests.models.variants import EXACT, Case, ControlFlow, NoCopies, TiedWeights, both, digits, error, variant

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.schedules.base import Classes

@@ -12,8 +12,8 @@ import torch
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
-from classwise.core.threat.ball import Threat, large_radius_text
 from classwise.data import Images, load_data
+from classwise.threat.ball import Threat, large_radius_text
 from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

@@ -12,7 +12,7 @@ import yaml
 import classwise
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training import recipe as recipes
 from classwise.training.averaging import FAWA
 from classwise.training.recipe import Recipe

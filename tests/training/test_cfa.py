@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch

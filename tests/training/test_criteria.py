@@ -16,9 +16,9 @@ from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.models import MODELS, build_model
 from classwise.models.zoo.heads import CosineHead
+from classwise.threat.ball import Threat
 from classwise.training import CRITERIA, OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Hypersphere, LabelSmoothing, Softmax

@@ -14,7 +14,7 @@ from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.csr import ConfusionWeighted

@@ -13,7 +13,7 @@ import torch
 
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
 from classwise.training.objectives.base import TrainingBatch

@@ -16,8 +16,8 @@ from classwise.attacks.engine import AttackInputs
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.models.modes import frozen
+from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES, SCHEDULES
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.data_parallel import BatchShard

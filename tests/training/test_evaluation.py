@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
 from classwise.models import build_model
 from classwise.models.fused_copy import FusedCopy
+from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

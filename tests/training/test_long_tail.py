@@ -13,8 +13,8 @@ from torch import Tensor
 from classwise.attacks.losses import cross_entropy
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.stats.pareto import pareto_front
+from classwise.threat.ball import Threat
 from classwise.training import SCHEDULES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Focal

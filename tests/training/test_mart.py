@@ -12,7 +12,7 @@ from classwise.attacks import ATTACKS
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.mart import Mart, boosted_cross_entropy

@@ -14,7 +14,7 @@ from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch

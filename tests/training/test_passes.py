@@ -11,8 +11,8 @@ from torch import Tensor
 from classwise.attacks import ATTACKS
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.models.modes import frozen
+from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch

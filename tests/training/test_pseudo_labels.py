@@ -13,9 +13,9 @@ from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
-from classwise.core.threat.ball import Threat
 from classwise.data import Images, load_data
 from classwise.models.modes import frozen
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.pseudo_labels import concatenated
 from classwise.training.recipe import Recipe

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from classwise.core.settings.config import relative_step
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 
 

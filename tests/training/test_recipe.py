@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, MultiStep, OneCycle, PiecewiseLinear
 from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import optimize
 
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes

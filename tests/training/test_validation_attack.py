@@ -13,8 +13,8 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Threat
 from classwise.data import load_data
+from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
+from classwise.threat.ball import Threat
 from classwise.training.averaging import EMA, FAWA, IUTFAWA, Average, Averager, ChartFAWA
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

@@ -15,9 +15,9 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.config import Count, NonNegative, Positive, configurable
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.models.modes import evaluating, frozen
+from classwise.threat.ball import Threat
 
 _TINY = 1e-12
 

@@ -28,7 +28,6 @@ from classwise.core.compute.precision import Precision, fastest
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import replacing
 from classwise.core.progress.listener import Progress
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap
@@ -36,6 +35,7 @@ from classwise.reporting.svg import Drawing
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.paired import paired_interval, paired_p_value
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images

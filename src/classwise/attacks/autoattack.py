@@ -20,9 +20,9 @@ from classwise.core.compute.precision import EXACT, Precision, fastest
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import Norm, Threat
 from classwise.models.base import device_of
 from classwise.models.logits import as_logits
+from classwise.threat.ball import Norm, Threat
 
 
 class AutoAttack:

@@ -13,7 +13,7 @@ from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.description import Described
-from classwise.core.threat.ball import NORM_BALLS, Norm, Threat, ThreatLike
+from classwise.threat.ball import NORM_BALLS, Norm, Threat, ThreatLike
 
 State = dict[str, Tensor]
 """Columns of an attack in progress, each (N, ...).

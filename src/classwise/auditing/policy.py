@@ -13,7 +13,7 @@ from classwise.auditing.compare.thresholds import Threshold
 from classwise.auditing.outcomes.meta import Meta, stated_threat
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.config import build, configurable, read_yaml
-from classwise.core.threat.text import check_stated
+from classwise.threat.text import check_stated
 
 Text = Annotated[str, pydantic.StringConstraints(strip_whitespace=True, min_length=1, max_length=4000)]
 Texts = Annotated[tuple[Text, ...], pydantic.Field(min_length=1, max_length=100)]

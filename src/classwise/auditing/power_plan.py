@@ -20,11 +20,11 @@ from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Count, Seed
-from classwise.core.threat.ball import ThreatLike
 from classwise.stats.counts import FloatArray, IntArray
 from classwise.stats.crossed import Crossed
 from classwise.stats.intervals import alpha_of
 from classwise.stats.power import Kind, Population, PowerCurve, Question, images_needed, power, shared_images
+from classwise.threat.ball import ThreatLike
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Limit = Annotated[float, Field(gt=0, lt=1)]

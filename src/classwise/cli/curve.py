@@ -26,7 +26,7 @@ from classwise.cli.sharding import ShardOptions, options_of, run_tasks
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.core.threat.ball import Norm
+    from classwise.threat.ball import Norm
 
 
 @grouped

@@ -6,4 +6,4 @@ from collections.abc import Callable
 from typing import Any
 
 hooks: dict[str, Callable[[Any], str]] = {}
-"""``text`` and ``html`` render a result; ``threat`` is the usual threat of a data set. The package registers them."""
+"""``text`` and ``html`` render a result; the package registers them."""

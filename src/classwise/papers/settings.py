@@ -32,7 +32,6 @@ from classwise.attacks.suites import SUITES
 from classwise.core.errors import unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Spec, describe, number, relative_step
-from classwise.core.threat.ball import Threat
 from classwise.data import DATA
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find
@@ -41,6 +40,7 @@ from classwise.papers.networks import ARCHITECTURE, architecture, published_arch
 from classwise.papers.scales import Name, Scale, on_data_set
 from classwise.papers.store import Store
 from classwise.reporting.tables import Cell, Row, Table
+from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, SCHEDULES, UPDATES
 from classwise.training.averaging import FAWA
 from classwise.training.lr_schedules import MultiStep, OneCycle, PiecewiseLinear

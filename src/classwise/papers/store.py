@@ -31,10 +31,10 @@ from classwise.core.files.ownership import owned
 from classwise.core.files.storage import ResultFolder, write_text
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.config import Spec
-from classwise.core.threat.ball import Threat
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.models import fingerprint
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train

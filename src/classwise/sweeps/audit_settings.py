@@ -18,9 +18,9 @@ from classwise.core.compute.repeats import RepeatCount, RepeatRule
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import BatchSize
 from classwise.core.settings.config import Count, Seed, build, configurable
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.text import Grid
 from classwise.data import CORRUPTIONS, DATA
+from classwise.threat.ball import Threat
+from classwise.threat.text import Grid
 
 
 @configurable

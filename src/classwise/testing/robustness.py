@@ -17,12 +17,12 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
-from classwise.core.threat.ball import ThreatLike
 from classwise.data.stream import as_data
 from classwise.reporting.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder
+from classwise.threat.ball import ThreatLike
 
 SHOWN = 10
 """Number of classes in a failure message, the weakest ones."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.data.augment import Augmentation
 from classwise.data.images import to_unit
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.pseudo_labels import concatenated

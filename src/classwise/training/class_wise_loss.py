@@ -15,9 +15,9 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_names
-from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data import Images
 from classwise.models.modes import frozen
+from classwise.threat.ball import Threat, ThreatLike
 from classwise.training.averaging import Average, copied
 from classwise.training.batches import sampled_targets
 from classwise.training.classes import ClassSettings, ClassSums

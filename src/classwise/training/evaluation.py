@@ -15,8 +15,8 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import cross_entropy, divergence, margin
 from classwise.core.compute.distributed import ProcessGroup
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
+from classwise.threat.ball import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.recipe import Recipe
 

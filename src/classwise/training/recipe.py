@@ -24,11 +24,11 @@ from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count, Seed, build, configurable, describe, make, parse_spec
 from classwise.core.settings.description import CHANGES, Described, PassCounts
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.text import written
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.models import MODELS
+from classwise.threat.ball import Threat
+from classwise.threat.text import written
 from classwise.training import (
     AVERAGERS,
     CRITERIA,

@@ -18,13 +18,13 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import ResultFolder, write_text
 from classwise.core.settings.config import relative_step
-from classwise.core.threat.ball import Threat, large_radius_text
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
 from classwise.models.loading.builder import options_for_size
 from classwise.models.provenance import model_facts
 from classwise.models.weights import check_storable
+from classwise.threat.ball import Threat, large_radius_text
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
 from classwise.stats import metrics
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe

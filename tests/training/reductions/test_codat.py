@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe

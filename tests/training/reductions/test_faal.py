@@ -10,7 +10,7 @@ import scipy.optimize
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.recipe import Recipe

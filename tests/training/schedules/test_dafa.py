@@ -9,7 +9,7 @@ import torch
 
 from classwise.attacks.engine import Engine, Job
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.posthoc.validation import validation_split
 from classwise.training.recipe import Recipe

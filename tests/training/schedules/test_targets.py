@@ -13,7 +13,7 @@ from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.trix import Trix
 from classwise.training.schedules.fair_tat import FairTAT

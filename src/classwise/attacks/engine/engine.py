@@ -22,10 +22,10 @@ from classwise.attacks.engine.rows import Finished, Job
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.text import Grid
 from classwise.models.base import device_of
 from classwise.models.modes import evaluating, frozen
+from classwise.threat.ball import Threat
+from classwise.threat.text import Grid
 
 
 class Engine:

@@ -36,10 +36,10 @@ from classwise.attacks.engine.starts import Starts, better
 from classwise.attacks.losses import margin as logit_margin
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu, to_device
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.grid import rounded
-from classwise.core.threat.text import Grid
 from classwise.models.logits import raised
+from classwise.threat.ball import Threat
+from classwise.threat.grid import rounded
+from classwise.threat.text import Grid
 
 SMALLEST_BATCH = 32
 """Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""

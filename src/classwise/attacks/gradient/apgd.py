@@ -20,7 +20,7 @@ from classwise.attacks.engine import AttackInputs, NoGradientError, State, image
 from classwise.attacks.engine.rows import choose
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.config import Count, Share, configurable
-from classwise.core.threat.ball import NORM_BALLS, Threat
+from classwise.threat.ball import NORM_BALLS, Threat
 
 _FIRST, _SHRINK, _SHORTEST = 22, 3, 6
 """Length of the first checkpoint interval, decrement of each further one, and minimum; in percent of the steps."""

@@ -20,7 +20,7 @@ from classwise.attacks.engine.rows import choose
 from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Count, Positive, StepSize, configurable, relative_step
-from classwise.core.threat.ball import NORM_BALLS
+from classwise.threat.ball import NORM_BALLS
 
 Start = Literal["uniform", "normal", "none"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from classwise.core.threat.ball import Norm
+from classwise.threat.ball import Norm
 
 _ROUNDS = 20
 _ROUNDS_ON_A_GPU = 12

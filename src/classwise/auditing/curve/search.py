@@ -42,8 +42,8 @@ from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings import limits
 from classwise.core.settings.arguments import check, checked
-from classwise.core.threat.ball import Norm, Threat
 from classwise.data.stream import as_data
+from classwise.threat.ball import Norm, Threat
 
 Radius = Annotated[float, Field(gt=0, le=limits.RADIUS)]
 Rounds = Annotated[int, Field(ge=1, le=30)]

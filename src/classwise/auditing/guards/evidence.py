@@ -23,12 +23,12 @@ from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.grid import rounded
 from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.counts import IntArray
+from classwise.threat.ball import Threat
+from classwise.threat.grid import rounded
 
 TOLERANCE = 1e-4
 """Relative difference of clean margins up to which a model is the same on an image; batches of other sizes round

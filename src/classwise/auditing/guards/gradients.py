@@ -26,8 +26,8 @@ from classwise.auditing.guards.evidence import (
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
-from classwise.core.threat.ball import grey_radius
 from classwise.models.logits import are_valid, raised
+from classwise.threat.ball import grey_radius
 
 ZERO_SHARE, ZERO_CLASS_SHARE = 0.05, 0.1
 """Thresholds on the share of zero gradients, overall and in one class."""

@@ -18,8 +18,8 @@ from classwise.auditing.guards.evidence import (
     undecided,
 )
 from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
-from classwise.core.threat.ball import Threat, grey_radius, large_radius_text
 from classwise.stats.counts import PairedCounts
+from classwise.threat.ball import Threat, grey_radius, large_radius_text
 
 PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""

@@ -18,8 +18,8 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build, configurable
 from classwise.core.settings.names import checked_name, checked_names, checked_text
-from classwise.core.threat.text import PER_IMAGE, Grid, check_stated, parse_threat
 from classwise.stats.counts import FloatArray, IntArray, class_labels, whole_numbers
+from classwise.threat.text import PER_IMAGE, Grid, check_stated, parse_threat
 
 """Version of the columns of the table and of this metadata."""
 CLEAN, ALL = "clean", "all"

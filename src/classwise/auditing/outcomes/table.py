@@ -426,7 +426,7 @@ class Outcomes:
                 reserved, or a field is unknown.
         """
         if not isinstance(meta.get("threat"), str | None):
-            from classwise.core.threat.ball import Threat  # imports torch
+            from classwise.threat.ball import Threat  # imports torch
 
             meta["threat"] = str(Threat.parse(meta["threat"]))
         return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))

@@ -15,9 +15,9 @@ from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import BatchSize, checked
 from classwise.core.settings.config import Seed
-from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import as_labels, as_pixels
 from classwise.models.logits import as_logits
+from classwise.threat.ball import Threat, ThreatLike
 
 
 @checked

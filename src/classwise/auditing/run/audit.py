@@ -28,10 +28,10 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import Seconds, check, checked
-from classwise.core.threat.ball import ThreatLike
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
+from classwise.threat.ball import ThreatLike
 from classwise.training.folder import runs_in
 
 __all__ = ["Audit", "audit", "estimate"]

@@ -18,11 +18,11 @@ from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT
-from classwise.core.threat.ball import ThreatLike
 from classwise.core.version import __version__
 from classwise.data.images import Images
 from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
+from classwise.threat.ball import ThreatLike
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from classwise.core.files.csv_files import write_csv
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import checked
-from classwise.core.threat.ball import ThreatLike
 from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.corruptions.corrupt import STANDARD
 from classwise.data.images import Images
 from classwise.data.loading import open_corrupted
+from classwise.threat.ball import ThreatLike
 
 OVERALL, MEAN = "overall", "mean"
 """The row of all images, and the column of the mean over corruptions."""

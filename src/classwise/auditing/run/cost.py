@@ -24,10 +24,10 @@ from classwise.core.compute.rates import Clock, Kind, Rates
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import PassCounts
-from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Batch, Images
 from classwise.models.modes import evaluating, frozen
 from classwise.stats.intervals import clopper_pearson
+from classwise.threat.ball import Threat, ThreatLike
 
 CLEAN_SECONDS = 20.0
 """Seconds after which `estimate` evaluates no further image without attack."""

@@ -21,8 +21,6 @@ from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.settings.user_code import raised_within
-from classwise.core.threat.ball import Threat, ThreatLike
-from classwise.core.threat.grid import snapped
 from classwise.data.formats.layout import CHANNELS_FIRST
 from classwise.data.images import Batch, Column, Images
 from classwise.data.loading import named_set
@@ -39,6 +37,8 @@ from classwise.models.logits import (
     in_unit_interval,
     logits_model_of,
 )
+from classwise.threat.ball import Threat, ThreatLike
+from classwise.threat.grid import snapped
 
 Model = Annotated[
     nn.Module | str | Path | Callable[[Any], object],

@@ -37,9 +37,9 @@ from classwise.core.compute.transfers import to_device
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import interruption
 from classwise.core.progress.listener import Progress
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
+from classwise.threat.ball import Threat
 
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""

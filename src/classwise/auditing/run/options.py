@@ -20,7 +20,7 @@ from classwise.core.compute.precision import Dtype, Precision
 from classwise.core.compute.repeats import RepeatCount, RepeatRule
 from classwise.core.settings.arguments import BatchSize, Distance
 from classwise.core.settings.config import Seed
-from classwise.core.threat.text import Grid
+from classwise.threat.text import Grid
 
 F = TypeVar("F", bound=Callable[..., Any])
 

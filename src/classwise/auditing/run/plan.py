@@ -20,8 +20,8 @@ from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.precision import FLOAT32, Dtype, Precision, fastest, precision_of
 from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.text import Grid
+from classwise.threat.ball import Threat
+from classwise.threat.text import Grid
 
 _CPU = torch.device("cpu")
 

@@ -47,13 +47,13 @@ from classwise.core.compute.precision import FLOAT32, precision_of
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.progress.listener import Progress
-from classwise.core.threat.ball import Threat, ThreatLike, large_radius_text
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
 from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
 from classwise.models.weights import fingerprint
+from classwise.threat.ball import Threat, ThreatLike, large_radius_text
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from classwise.auditing.outcomes.files import REPEATS, REPORTED
 from classwise.auditing.outcomes.meta import CLEAN
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu
-from classwise.core.threat.ball import Threat
 from classwise.data.images import Batch
 from classwise.stats.metrics import confidence_variance
+from classwise.threat.ball import Threat
 
 OK, NAN, SKIPPED = "ok", "nan", "skipped"
 

@@ -18,7 +18,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import Seconds, checked
-from classwise.core.threat.ball import ThreatLike
+from classwise.threat.ball import ThreatLike
 from classwise.training.folder import Run, runs_in
 
 

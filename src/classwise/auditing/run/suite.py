@@ -22,9 +22,9 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
 from classwise.core.settings.config import Spec, describe, make, parse_spec
 from classwise.core.settings.names import checked_name, fresh_name
-from classwise.core.threat.ball import Threat, ThreatLike
 from classwise.data.images import Batch
 from classwise.models.modes import wrong_gradients_refused
+from classwise.threat.ball import Threat, ThreatLike
 
 DEFAULT_SPECS: tuple[str, ...] = (
     "pgd:steps=20,step_size=0.1eps",

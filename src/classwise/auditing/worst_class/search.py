@@ -26,9 +26,9 @@ from classwise.core.progress import interruption
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import Level, Seconds, checked
-from classwise.core.threat.ball import ThreatLike
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
+from classwise.threat.ball import ThreatLike
 
 ROUNDS = "rounds.parquet"
 """The file with the state of the search."""

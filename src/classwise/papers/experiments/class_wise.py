@@ -20,7 +20,6 @@ from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat.ball import Threat
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
@@ -74,6 +73,7 @@ from classwise.stats.metrics.discrepancy import discrepancy_difference, mcd_esti
 from classwise.stats.metrics.lowest import worst_class, worst_estimate
 from classwise.stats.metrics.variance import cv_estimate
 from classwise.stats.stratified import class_mean, sum_of_class_means
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 

@@ -17,7 +17,6 @@ from classwise.analysis.fluctuation import fluctuation
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import Spec, configurable
-from classwise.core.threat.ball import Threat
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
 from classwise.papers.declared import DeclaredTest, Measures, declared_tests
@@ -42,6 +41,7 @@ from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.lowest import worst20_estimate, worst_estimate
 from classwise.stats.stratified import class_mean
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
 

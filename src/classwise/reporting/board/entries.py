@@ -21,8 +21,8 @@ from classwise.auditing.run.result import Audit
 from classwise.core.compute.repeats import RepeatCount, RepeatRule
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.settings.names import checked_name, checked_names
-from classwise.core.threat.text import Grid
 from classwise.stats.counts import ClassCounts
+from classwise.threat.text import Grid
 
 
 @dataclass(frozen=True)

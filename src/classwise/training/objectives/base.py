@@ -17,7 +17,7 @@ from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import configurable, describe, make, parse_spec
 from classwise.core.settings.description import Described, PassCounts
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Criterion

@@ -26,12 +26,12 @@ from classwise.core.files.storage import check_writable
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Spec, make
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.models import save_weights
 from classwise.models.base import Classifier, bare
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import robust_counts, validation_split, writing_into
 from classwise.training.start_models import interpolated_with, starts_of

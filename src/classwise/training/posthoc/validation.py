@@ -15,9 +15,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
 from classwise.core.files.storage import read_json
 from classwise.core.progress.listener import NullProgress, Progress
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.stats.counts import ClassCounts
+from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images

@@ -17,9 +17,9 @@ from classwise.core.files.storage import check_writable
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Spec, make
-from classwise.core.threat.ball import Threat
 from classwise.data import Images
 from classwise.models import load_model, save_weights
+from classwise.threat.ball import Threat
 from classwise.training.averaging import blend
 from classwise.training.folder import Run, Which
 from classwise.training.posthoc.validation import robust_counts, validation_split, writing_into

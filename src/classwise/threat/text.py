@@ -7,13 +7,13 @@ from numbers import Real
 from typing import Literal, get_args
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.hooks import hooks
 from classwise.core.settings import limits
 from classwise.core.settings.config import number
+from classwise.data.sets import usual_threat
 
 Norm = Literal["Linf", "L2", "L1", "recolour", "spatial"]
 Grid = Literal["8bit"]
-"""The grids that adversarial images can be rounded to (`classwise.core.threat.grid`)."""
+"""The grids that adversarial images can be rounded to (`classwise.threat.grid`)."""
 NORM_BALLS: tuple[Norm, ...] = ("Linf", "L2", "L1")
 """The threats that are balls of a norm of the pixels."""
 NORMS: Mapping[str, Norm] = {name.lower(): name for name in get_args(Norm)}
@@ -34,7 +34,7 @@ def parse_threat(text: str) -> tuple[Norm, float]:
     if text.lower() in NORMS:
         example = {"L2": "0.5", "L1": "12", "spatial": "1"}.get(NORMS[text.lower()], "8/255")
         raise ClasswiseError(f"threat {text!r} has no radius; give one, such as {NORMS[text.lower()]}:{example}")
-    norm, _, radius = (text if ":" in text else hooks["threat"](text)).partition(":")
+    norm, _, radius = (text if ":" in text else usual_threat(text)).partition(":")
     epsilon = number(radius)
     if not isinstance(epsilon, float):
         raise ClasswiseError(f"threat {text!r}: radius must be a number such as 8/255")

@@ -11,8 +11,8 @@ from classwise.attacks.gradient.apgd import APGD
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import margin
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.threat import recolouring
-from classwise.core.threat.ball import Threat
+from classwise.threat import recolouring
+from classwise.threat.ball import Threat
 
 from ..attacks.models import Linear, Small, images
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Norm, Threat
+from classwise.threat.ball import Norm, Threat
 
 minimize: Any = scipy.optimize.minimize  # its stubs want more than a sketch of a function
 NORMS: tuple[Norm, ...] = ("Linf", "L2", "L1")

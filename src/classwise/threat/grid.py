@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
+from classwise.threat.ball import Threat
 
 LEVELS = 255
 """Largest level of the grid; level n is the value n/255."""

@@ -13,10 +13,10 @@ from PIL import Image
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.threat.ball import Threat
-from classwise.core.threat.grid import from_levels, levels_of, rounded, snapped
-from classwise.core.threat.text import Norm
 from classwise.data.images import to_unit
+from classwise.threat.ball import Threat
+from classwise.threat.grid import from_levels, levels_of, rounded, snapped
+from classwise.threat.text import Norm
 
 NORMS = st.sampled_from(["Linf", "L2", "L1", "recolour"])
 RADII = {"Linf": 16 / 255, "recolour": 16 / 255, "L2": 0.7, "L1": 3.0}

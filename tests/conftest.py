@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 
 import hypothesis
+import pytest
 import torch
+
+from tests.forkserver import Server
 
 gc.set_threshold(5_000, 20, 20)  # by default, collections take a twentieth of the time of the tests
 
@@ -27,3 +31,17 @@ def pytest_collection_finish() -> None:
     """Exclude the collected tests from garbage collection, which would otherwise visit them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[Server]:
+    """Forks the Python processes that are started within its method ``serving``."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def forked(fork_server: Server) -> Iterator[None]:
+    """Fork the Python processes of a test from one that has imported the package (`tests.forkserver`)."""
+    with fork_server.serving():
+        yield

@@ -30,6 +30,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import build_model, fingerprint, load_model, save_weights
 from tests.auditing.together import NETWORKS
+from tests.forkserver import Server
 from tests.launching import launch
 from tests.models.test_content import VALUES, Extra
 
@@ -51,11 +52,12 @@ def trained(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(fork_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of two processes of one group."""
     path = tmp_path_factory.mktemp("together")
     trained(path / "model.safetensors")
-    launch("tests.auditing.together", path)
+    with fork_server.serving():
+        launch("tests.auditing.together", path)
     return path
 
 

@@ -21,7 +21,7 @@ PLAN = "recipes: [at]\ndata: [digits]\nseeds: [0, 1]\naudits: {quick: {attack: f
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def plan(forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan in the working folder, whose cells exit with the status of their seed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])

@@ -37,7 +37,7 @@ with owned(Path(sys.argv[1])):
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+def other(forked: None, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process, which owns the folder ``run``."""
     command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -243,6 +243,7 @@ def test_another_job_does_not_replace_an_attempt(attempt: Attempt | None, tmp_pa
         owned(tmp_path, attempt).__enter__()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_later_attempt_replaces_an_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

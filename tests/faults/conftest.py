@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.forkserver import Server
+
 from .client import AUDIT, TRAIN, Runner
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """The process that imports torch once and runs all cases."""
-    with Runner(tmp_path_factory.mktemp("logs")) as client:
+def runner(fork_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """The process that runs all cases."""
+    with fork_server.serving():
+        client = Runner(tmp_path_factory.mktemp("logs"))
+    with client:
         yield client
 
 

@@ -22,6 +22,8 @@ from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import LOG, attempts, run_task, run_task_remotely
 from tests.launching import ENVIRONMENT, write_programs
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 SAVES = """
 import os, pathlib, signal, sys, time
 def save(*_):

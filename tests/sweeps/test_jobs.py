@@ -129,6 +129,7 @@ def test_a_task_of_an_earlier_version_is_refused_by_name_and_resumed_by_its_swee
     assert [call.function for call in Job.read(folder / JOB).calls] == ["train", "audit"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_job_runs_by_hand_and_records_its_attempt(tmp_path: Path) -> None:
     assert main([written(tmp_path, job({"function": "platform:node"}))]) == 0
     assert [line.get("status") for line in attempts(tmp_path)] == [None, 0]

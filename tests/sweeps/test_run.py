@@ -29,6 +29,8 @@ from tests.launching import program_call
 from tests.reporting.test_accessibility import problems
 from tests.training.on_digits import TINY
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 ATTACK = "fgsm"
 PLAN: dict[str, Any] = {
     "recipes": ["at"],

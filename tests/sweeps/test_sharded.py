@@ -145,6 +145,7 @@ def test_a_sharded_curve_equals_one_command(model: Path, executor: InProcess, tm
     assert (tmp_path / "x" / "page.html").is_file()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_job_runs_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Relative paths in the arguments, and modules named in them, are those of the user."""
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])

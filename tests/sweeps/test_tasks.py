@@ -15,6 +15,8 @@ from classwise.sweeps.executors.local import Local
 from classwise.sweeps.tasks import LOG, attempts, run_task
 from tests.launching import write_programs
 
+pytestmark = pytest.mark.usefixtures("forked")
+
 
 @pytest.mark.slow
 def test_calls_run_in_order_until_one_fails(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.train import train
+from tests.forkserver import Server
 from tests.launching import launch
 
 from .test_trainer import SMALL, contents
@@ -29,7 +30,7 @@ CLOSE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(fork_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of two processes of one group, and the initial model."""
     path = tmp_path_factory.mktemp("together")
     start = {
@@ -42,7 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     start |= {"data.subset": 400, "batch_size": 20, "optimizer": {"name": "adam", "lr": 0.003}}
     run = train("standard", budget="short", out=path / "start", data="digits", overrides=start)
     shutil.copy(run.weights_file("last"), path / "start.safetensors")  # it was trained on all images
-    launch("tests.training.together", path)
+    with fork_server.serving():
+        launch("tests.training.together", path)
     return path
 
 

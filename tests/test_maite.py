@@ -20,7 +20,7 @@ from classwise.cli import main
 from classwise.maite import AttackAugmentation, ClassAccuracy, to_dataset, to_model
 from classwise.models import fingerprint
 from tests.auditing import toys
-from tests.auditing.gradientless import Fronted
+from tests.auditing.gradientless import detached
 
 NAMES = {0: "class 0", 1: "class 1", 2: "class 2"}
 THREAT = "Linf:0.05"
@@ -355,7 +355,7 @@ def test_wrong_batches() -> None:
     with pytest.raises(cw.ClasswiseError, match="threat: has a radius for each image"):
         AttackAugmentation(toys.model(), "fgsm", cw.Threat("Linf", torch.full((3,), 0.1)))
     with pytest.raises(cw.ClasswiseError, match="do not depend on its input in autograd"):
-        AttackAugmentation(Fronted(back=torch.detach), "fgsm", THREAT)(([image], [target], [datum]))
+        AttackAugmentation(toys.Wrapped(back=detached), "fgsm", THREAT)(([image], [target], [datum]))
 
 
 def test_the_metric_adds_batches_and_is_reset() -> None:

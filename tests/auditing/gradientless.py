@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from tests.auditing import toys
 
 
-class Fronted(nn.Module):
-    """A linear model between a front end on its images and a back end on its logits."""
-
-    def __init__(
-        self, front: Callable[[Tensor], Tensor] = torch.clone, back: Callable[[Tensor], Tensor] = torch.clone
-    ) -> None:
-        super().__init__()
-        self.inner = toys.model(scale=2.0)
-        self.front, self.back = front, back
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.back(self.inner(self.front(x)))
-
-
-class Silent(Fronted):
+class Silent(toys.Wrapped):
     """Runs without recording gradients."""
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            return super().forward(x)
+            logits: Tensor = super().forward(x)
+        return logits
 
 
-class Elsewhere(Fronted):
+class Elsewhere(toys.Wrapped):
     """Computes outside torch, like the session of another runtime."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.from_numpy(super().forward(torch.from_numpy(x.numpy())).detach().numpy())
+
+
+def detached(logits: Tensor, _: Tensor) -> Tensor:
+    """The logits, without their gradient."""
+    return logits.detach()
 
 
 def thermometer(x: Tensor) -> Tensor:
@@ -54,10 +43,10 @@ def sign(x: Tensor) -> Tensor:
 def without_gradients() -> dict[str, nn.Module]:
     """Models to which no gradient attack is applicable."""
     return {
-        "detached": Fronted(back=torch.detach),
+        "detached": toys.Wrapped(back=detached),
         "no_grad": Silent(),
         "elsewhere": Elsewhere(),
-        "thermometer": Fronted(front=thermometer),
+        "thermometer": toys.Wrapped(front=thermometer),
     }
 
 

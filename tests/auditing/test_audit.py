@@ -1,7 +1,8 @@
-"""Audits of models whose robustness is known in closed form."""
+"""Audits of models whose robustness is known in closed form, and the fused copy that computes their gradients."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,17 @@ from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
-from classwise.core.compute.precision import EXACT
+from classwise.core.compute.precision import EXACT, FAST, Precision
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
+from classwise.reporting.provenance import settings_of
 from classwise.stats.metrics import confidence_variance
 from tests.auditing import toys
 from tests.auditing.listening import Listener
+from tests.models.networks import PreActResNet
+from tests.models.samples import trained
 
 EPSILON = 0.05
 THREAT = f"Linf:{EPSILON}"
@@ -158,23 +162,15 @@ def test_a_stream_gives_the_rows_of_the_images(monkeypatch: pytest.MonkeyPatch) 
     assert unnamed.outcomes.class_names == ("0", "1", "2")
 
 
-def test_the_modes_of_the_model_are_restored() -> None:
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_modes_of_the_model_are_restored(interrupted: bool) -> None:
     net = toys.model().train()
     net.head.eval()
-    before = [parameter.requires_grad for parameter in net.parameters()]
     flags = [module.training for module in net.modules()]
-    run(model=net)
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
+        run(model=net, progress=Listener(100) if interrupted else None)
     assert [module.training for module in net.modules()] == flags
-    assert [parameter.requires_grad for parameter in net.parameters()] == before
-    assert all(parameter.grad is None for parameter in net.parameters())
-
-
-def test_the_modes_of_the_model_are_restored_after_an_exception() -> None:
-    net = toys.model().train()
-    with pytest.raises(KeyboardInterrupt):
-        run(model=net, progress=Listener(100))
-    assert all(module.training for module in net.modules())
-    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in net.parameters())
 
 
 def test_progress_sums_to_the_announced_total() -> None:
@@ -269,26 +265,6 @@ def test_traces_follow_the_attack(tmp_path: Path) -> None:
     loaded = Audit.load(tmp_path / "a").trace
     assert loaded is not None
     pd.testing.assert_frame_equal(loaded, trace)
-
-
-class Partly(toys.Linear):
-    """Returns non-finite logits for images with a bright first pixel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.where(x[:, 0, 0, :1] > 0.53, torch.nan, super().forward(x))
-
-
-def test_logits_that_are_not_finite_count_as_wrong() -> None:
-    data = toys.images()
-    bright = (data.x[:, 0, 0, 0] > 0.53).tolist()
-    assert 0 < sum(bright) < 90
-    result = run(model=Partly(toys.patterns(3), 0.2).eval(), data=data, guards="auto")
-    rows = result.outcomes.rows("clean")
-    assert (rows["status"] == "nan").tolist() == bright
-    assert rows[bright]["prediction"].isna().all()
-    assert not rows[bright]["correct"].any()
-    assert rows[bright]["p_label"].isna().all()
-    assert "nan-logits" in {warning.name for warning in result.warnings}
 
 
 class Pair(nn.Module):
@@ -399,3 +375,46 @@ def test_metadata_record_the_settings(tmp_path: Path) -> None:
     assert attacks["steps"] == 5
     assert meta.model == "Linear"
     assert result.environment["seconds"] > 0
+
+
+def run_residual(progress: Listener, *, hooked: bool, precision: Precision = FAST) -> Audit:
+    torch.manual_seed(0)
+    network = PreActResNet(3)
+    network.conv1 = nn.Conv2d(1, 8, kernel_size=3, padding=1, bias=False)
+    model = trained(network)
+    if hooked:
+        network.bn.register_forward_hook(lambda *_: None)
+    return audit(
+        model,
+        toys.images(40),
+        threat="Linf:0.05",
+        attacks=["pgd:steps=3", "fab:steps=2"],
+        batch_size=32,
+        precision=precision,
+        progress=progress,
+    )
+
+
+@pytest.mark.slow
+def test_a_model_that_is_not_fused_is_reported_once_with_the_reason() -> None:
+    progress = Listener()
+    result = run_residual(progress, hooked=True)
+    reason = "its layer 'bn' has hooks"
+    assert result.environment["not_fused"] == reason
+    assert [line for line in progress.lines if "fused" in line] == [
+        f"the model is not fused, so gradients take longer: {reason}"
+    ]
+    assert ("Not fused", reason) in settings_of(result)
+    assert result.outcomes.meta.notes == ()  # the bits can be repeated all the same
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [FAST, EXACT], ids=["bfloat16", "float32"])
+def test_a_fused_model_needs_no_note(precision: Precision) -> None:
+    progress = Listener()
+    result = run_residual(progress, hooked=False, precision=precision)
+    assert "not_fused" not in result.environment
+    assert not any("fused" in line for line in progress.lines)
+    pd.testing.assert_frame_equal(
+        result.outcomes.frame, run_residual(Listener(), hooked=False, precision=precision).outcomes.frame
+    )

@@ -1,4 +1,4 @@
-"""Comparisons: the functions of classwise.stats, applied to the right images."""
+"""Comparisons: the functions of classwise.stats, applied to the right images and to distinct runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from classwise.attacks import ATTACKS
+from classwise.auditing.compare.comparability import canonical
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.sources import audits_in, training_seed
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.suite import CROSS_ENTROPY
+from classwise.auditing.run.suite import CROSS_ENTROPY, parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.settings.config import describe, make
 from classwise.reporting.board.board import board
 from classwise.reporting.comparison_tables import measure_table
 from classwise.stats.counts import PairedCounts
@@ -137,15 +140,16 @@ def test_runs_that_differ_in_the_seed_are_one_method(tmp_path: Path) -> None:
 def test_only_audits_of_the_same_images_compare() -> None:
     one = made(AT, 0)
     fewer = Audit(Outcomes.from_predictions(LABELS[:90], LABELS[:90], {"pgd": LABELS[:90]}, NAMES))
-    with pytest.raises(ClasswiseError, match=r"'a' and 'b' differ in images: 120 .* and 90 "):
-        compare({"a": one, "b": fewer})
     renamed = Audit(Outcomes.from_predictions(LABELS, LABELS, {"pgd": LABELS}, ["x", "y", "z"]))
-    with pytest.raises(ClasswiseError, match="'a' and 'b' differ in class names: cat, dog, elk and x, y, z"):
-        compare({"a": one, "b": renamed})
-    with pytest.raises(ClasswiseError, match="attack of 'a'"):
-        compare({"a": one, "b": one}, attack="apgd")
-    with pytest.raises(ClasswiseError, match="nothing to compare"):
-        compare([])
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        ({"a": one, "b": fewer}, {}, r"'a' and 'b' differ in images: 120 .* and 90 "),
+        ({"a": one, "b": renamed}, {}, "'a' and 'b' differ in class names: cat, dog, elk and x, y, z"),
+        ({"a": one, "b": one}, {"attack": "apgd"}, "attack of 'a'"),
+        ([], {}, "nothing to compare"),
+    ]
+    for methods, options, message in refused:
+        with pytest.raises(ClasswiseError, match=message):
+            compare(methods, **options)
     with pytest.raises(ClasswiseError, match="unknown method"):
         compare({"a": one}).pair("a", "b")
 
@@ -340,18 +344,17 @@ def test_across_threats_there_are_no_tests(tmp_path: Path) -> None:
 def test_across_one_field_the_others_must_agree() -> None:
     one = audited(0)
     weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", early_stop=False)
-    with pytest.raises(ClasswiseError, match="differ in early stop"):
-        compare({"a": one, "b": weak}, across="threat")
-    with pytest.raises(ClasswiseError, match="same threat, Linf:8/255"):
-        compare({"a": one, "b": audited(1)}, across="threat")
-    with pytest.raises(ClasswiseError, match="unknown field to compare across"):
-        compare({"a": one, "b": weak}, across="early_stop")
-    with pytest.raises(ClasswiseError, match="clean accuracy does not depend on the threat"):
-        compare({"a": one, "b": weak}, across="threat", attack="clean")
-    with pytest.raises(ClasswiseError, match="differ in threat"):
-        compare({"a": one, "b": weak}, across="attacks")
-    with pytest.raises(ClasswiseError, match="'a' has no recorded threat"):
-        compare({"a": made(AT, 0), "b": made(AT, 1)}, across="threat")
+    refused: list[tuple[Audit, Audit, dict[str, Any], str]] = [
+        (one, weak, {"across": "threat"}, "differ in early stop"),
+        (one, audited(1), {"across": "threat"}, "same threat, Linf:8/255"),
+        (one, weak, {"across": "early_stop"}, "unknown field to compare across"),
+        (one, weak, {"across": "threat", "attack": "clean"}, "clean accuracy does not depend on the threat"),
+        (one, weak, {"across": "attacks"}, "differ in threat"),
+        (made(AT, 0), made(AT, 1), {"across": "threat"}, "'a' has no recorded threat"),
+    ]
+    for first, second, options, message in refused:
+        with pytest.raises(ClasswiseError, match=message):
+            compare({"a": first, "b": second}, **options)
 
 
 def test_norms_are_levels_without_a_curve() -> None:
@@ -550,3 +553,111 @@ def test_a_teacher_has_a_column(tmp_path: Path) -> None:
     assert "teacher" not in without.table
     assert "teacher" not in measure_table(without).heads
     assert not any("teacher" in note for note in without.notes)
+
+
+TWENTY = np.repeat([0, 1], 10)
+
+
+def of_two_classes(correct: int = 5, spec: dict[str, Any] | None = None, **about: Any) -> Audit:
+    predicted = np.where(np.arange(20) % 10 < correct, TWENTY, 1 - TWENTY)
+    outcomes = Outcomes.from_predictions(TWENTY, TWENTY, {"pgd": predicted}, ["cat", "dog"], **about)
+    meta = dataclasses.replace(outcomes.meta, attacks={"clean": None, "pgd": spec})
+    return Audit(Outcomes(outcomes.frame, meta))
+
+
+def test_one_audit_is_not_two_seeds(tmp_path: Path) -> None:
+    """Neither as an object, nor in another audit of its outcomes, nor from its folder, nor by its model."""
+    audit, rest = of_two_classes(), of_two_classes(7)
+    audit.save(tmp_path / "audit")
+    folder, same = tmp_path / "audit", tmp_path / "audit" / ".." / "audit"
+    loaded = Audit.load(folder)
+    hashed = [of_two_classes(correct, model_hash="ab" * 32) for correct in (5, 6)]
+    cases: tuple[tuple[list[Any], str], ...] = (
+        ([audit, audit], "the same outcomes"),
+        ([rest, audit, of_two_classes(6), dataclasses.replace(audit, name="other")], "the same outcomes"),
+        ([folder, same], "the same folder"),
+        ([loaded, folder], "the same folder"),
+        (hashed, "the same model"),
+    )
+    for runs, what in cases:
+        with pytest.raises(ClasswiseError, match=rf"^runs \d and \d of 'a' are audits of {what}.*; give each training"):
+            compare({"a": runs, "b": rest})
+    twice = of_two_classes(threat="Linf:0.1"), of_two_classes(threat="Linf:0.2")
+    with pytest.raises(ClasswiseError, match="runs 1 and 3 of 'a' are audits of the same outcomes"):
+        compare({"a": [*twice, twice[0]]}, across="threat")
+
+
+def test_equal_predictions_of_two_models_are_two_seeds() -> None:
+    assert compare({"a": [of_two_classes(), of_two_classes()], "b": of_two_classes(7)}).seeds == {"a": 2, "b": 1}
+
+
+def test_other_seeds_of_the_attacks_are_noted() -> None:
+    note = "The audits used different seeds of the attacks' random numbers: 0, 3."
+    runs = {"a": of_two_classes(seed=3), "b": of_two_classes(7, seed=0), "c": of_two_classes(8)}
+    assert note in compare(runs).notes
+    assert note not in compare(runs, attack="clean").notes
+    assert note not in compare({"a": of_two_classes(seed=3), "b": of_two_classes(7, seed=3)}).notes
+    levels = {"a": [of_two_classes(seed=3, threat="Linf:0.1"), of_two_classes(4, seed=0, threat="Linf:0.2")]}
+    assert note in compare(levels, across="threat").notes
+
+
+@pytest.mark.parametrize("name", [None, 3, "", " ", "\ud800", "b "])
+def test_names_of_methods_are_checked(name: Any) -> None:
+    with pytest.raises(ClasswiseError, match=r"names of methods: |compare\(\): audits = "):
+        compare({name: of_two_classes(), "b": of_two_classes(7)})
+
+
+@pytest.mark.parametrize("name", [None, 3, "", "\ud800"])
+def test_the_name_of_an_audit_is_checked(name: Any) -> None:
+    with pytest.raises(ClasswiseError, match=r"name of the audit: |Audit\(\): name = "):
+        Audit(of_two_classes().outcomes, name=name)
+
+
+SAME = (
+    ({"steps": 10}, {"steps": 10.0}),
+    ({"steps": 10}, {"steps": "10"}),
+    ({"step_size": "0.1eps"}, {"step_size": "0.10eps"}),
+    ({"step_size": "eps"}, {"step_size": "1eps"}),
+    ({"step_size": 0.25}, {"step_size": "1/4"}),
+    ({"attack": {"name": "pgd", "steps": 3}}, {"attack": {"name": "pgd", "steps": 3.0}}),
+    ({"sizes": (1, 2)}, {"sizes": [1.0, 2.0]}),
+)
+OTHER = (
+    ({"steps": 10}, {"steps": 10.5}),
+    ({"steps": 1}, {"steps": True}),
+    ({"steps": 0}, {"steps": None}),
+    ({"step_size": "0.1eps"}, {"step_size": 0.1}),
+    ({"step_size": "0.1eps"}, {"step_size": "0.2eps"}),
+    ({"seed": 2**62}, {"seed": 2**62 + 1}),
+    ({"objective": "ce"}, {"objective": "margin"}),
+)
+
+
+@pytest.mark.parametrize(("first", "second"), SAME)
+def test_equal_settings_in_another_form_compare(first: dict[str, Any], second: dict[str, Any]) -> None:
+    found = compare(
+        {"a": of_two_classes(5, {"name": "pgd", **first}), "b": of_two_classes(7, {"name": "pgd", **second})}
+    )
+    assert found.names == ("a", "b")
+    assert len(found.pairs) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), OTHER)
+def test_other_settings_do_not_compare(first: dict[str, Any], second: dict[str, Any]) -> None:
+    assert canonical(first) is not canonical(second)
+    with pytest.raises(ClasswiseError, match="differ in attacks"):
+        compare({"a": of_two_classes(5, {"name": "pgd", **first}), "b": of_two_classes(7, {"name": "pgd", **second})})
+
+
+@pytest.mark.parametrize("steps", [10.0, "10", "10.0", np.int64(10)])
+def test_a_whole_number_of_steps_in_any_form_is_one_attack(steps: Any) -> None:
+    attack = make(ATTACKS, {"name": "pgd", "steps": steps})
+    assert describe(ATTACKS, attack) == describe(ATTACKS, make(ATTACKS, "pgd:steps=10"))
+    assert type(describe(ATTACKS, attack)["steps"]) is int
+    assert [*parse_attacks([f"pgd:steps={steps}"]).attacks] == ["pgd"]
+
+
+@pytest.mark.parametrize("label", ["n", "low", "high", "class", "pgd_low", "all_judged", "pgd ", " ", "\ud800"])
+def test_labels_of_an_audits_attacks_are_those_that_tables_can_show(label: str) -> None:
+    with pytest.raises(ClasswiseError, match=r"is reserved|but for blanks|is blank|surrogate"):
+        parse_attacks({"pgd": "pgd", label: "fgsm"})

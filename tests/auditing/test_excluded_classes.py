@@ -1,9 +1,10 @@
-"""Models that exclude classes by logits of -inf, and classes of the model that the data lack."""
+"""Classes excluded by logits of -inf, classes without images, and logits that are not finite."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,17 @@ from torch.utils.data import DataLoader, TensorDataset
 import classwise as cw
 from classwise.analysis.similarity import similarity
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
+from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.guards.model import _difference
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT, FAST
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
+from classwise.data.images import Images
 from classwise.models.logits import SelectedLogits
 from classwise.reporting import report
+from classwise.reporting.pages.audit import audit_page
 from tests.auditing import toys
 
 NAMES = [f"class {label}" for label in range(5)]
@@ -161,3 +169,148 @@ def test_images_with_channels_last_are_named_where_the_model_rejects_them(wrap: 
             audited(model, cw.Images(images, torch.arange(8) % 2))
         notes = getattr(caught.value, "__notes__", [])
         assert (hint in "".join([str(caught.value), *notes])) == is_hinted
+
+
+Twist = Callable[[Tensor, Tensor], Tensor]
+
+
+def marked(x: Tensor) -> Tensor:
+    """Images with a bright corner, (N, 1): an attack of the radius below neither makes nor removes it."""
+    return x[:, 0, 0, :1] > 0.9
+
+
+TWISTS: dict[str, Twist] = {
+    "all": lambda z, _: z * torch.nan,
+    "infinite": lambda z, _: z * torch.inf,
+    "one logit": lambda z, _: torch.cat([z[:, :1] * torch.nan, z[:, 1:]], 1),
+    "one class": lambda z, _: torch.where((z.argmax(1) == 0)[:, None], torch.nan, z),
+    "some": lambda z, x: torch.where(marked(x), torch.nan, z),
+    "some infinite": lambda z, x: torch.where(marked(x), torch.inf, z),
+}
+
+
+def with_bright_corners() -> Images:
+    data = toys.images(90, strength=(0.03, 0.08, 0.08))
+    x = data.x.clone()
+    x[::9, 0, 0, 0] = 1.0
+    return Images(x, data.y, data.class_names, data.name)
+
+
+def twisted(twist: Twist, **more: Any) -> Audit:
+    chosen: dict[str, Any] = {
+        "data": with_bright_corners(),
+        "threat": "Linf:0.02",
+        "precision": EXACT,
+        "batch_size": 64,
+    }
+    chosen["attacks"] = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
+    return audit(toys.Wrapped(back=twist), **(chosen | more))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("name", TWISTS)
+def test_one_guard_reports_them_and_no_other(name: str, early_stop: bool) -> None:
+    result = twisted(TWISTS[name], early_stop=early_stop)
+    assert [warning.name for warning in result.warnings if warning.name != "same-images"] == ["nan-logits"]
+    assert result.warnings[0].name == "nan-logits"
+
+
+def test_every_kind_of_attack_accepts_such_logits() -> None:
+    attacks = ["apgd-ce:steps=5", "fab:steps=3", "square:steps=10", "cw:steps=10"]
+    names = [warning.name for warning in twisted(TWISTS["some"], attacks=attacks).warnings]
+    assert names[0] == "nan-logits"
+    assert set(names) <= {"nan-logits", "same-images", "black-box-stronger"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_images_with_such_logits_are_misclassified(early_stop: bool, tmp_path: Path) -> None:
+    result = twisted(TWISTS["some"], early_stop=early_stop, out=tmp_path / "a")
+    honest = twisted(lambda z, _: z, early_stop=early_stop)
+    bright = np.arange(90) % 9 == 0
+    for attack in result.attacks:
+        rows = result.outcomes.rows(attack)
+        assert (rows["status"].to_numpy() == np.where(bright, "nan", "ok")).all()
+        assert not rows["correct"][bright].any()
+        assert rows[["prediction", "p_label"]][bright].isna().all(axis=None)
+        others = honest.outcomes.rows(attack)
+        assert rows["correct"][~bright].tolist() == others["correct"][~bright].tolist()
+    assert int(result.counts("clean").count.sum()) == 90
+    rows_without = int(bright.sum()) * len(result.attacks)
+    assert result.warnings[0].sentence.startswith(
+        f"{rows_without} rows have no prediction, since logits are NaN or +inf"
+    )
+    page = report(result, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.index("nan-logits") < page.index("same-images") if "same-images" in page else "nan-logits" in page
+
+
+def test_the_same_pattern_is_no_difference_and_another_is_infinite() -> None:
+    nan, inf = torch.nan, torch.inf
+    one = torch.tensor([[1.0, nan], [inf, -inf]])
+    assert _difference(one, one.clone()) == 0
+    assert _difference(one, torch.tensor([[3.0, nan], [inf, -inf]])) == pytest.approx(1.0)
+    for other in ([[nan, nan], [inf, -inf]], [[1.0, 2.0], [inf, -inf]], [[1.0, nan], [inf, inf]]):
+        assert _difference(one, torch.tensor(other)) == inf
+
+
+def test_a_pattern_that_changes_is_nondeterministic() -> None:
+    torch.manual_seed(0)
+    result = twisted(lambda z, _: torch.where(torch.rand(len(z), 1) < 0.1, torch.nan, z))
+    names = [warning.name for warning in result.warnings]
+    assert names[0] == "nan-logits"
+    assert "nondeterministic" in names
+
+
+THREAT, TWO_ATTACKS = "Linf:0.02", ("fgsm", "pgd:steps=2")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 4))
+
+
+@pytest.fixture(scope="module")
+def three_of_four() -> Images:
+    """Classes a, c and d of four have 8 images each."""
+    x = torch.rand(24, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    return Images(x, torch.tensor([0, 2, 3]).repeat(8), class_names=["a", "b", "c", "d"])
+
+
+def test_audit(three_of_four: Images, tmp_path: Path) -> None:
+    audit = cw.audit(network(), three_of_four, THREAT, TWO_ATTACKS, out=tmp_path / "audit")
+    assert list(audit.by_class.index) == ["a", "c", "d"]
+    assert not audit.by_attack[["overall", "worst", "worst20", "cv", "mcd"]].isna().any().any()
+    assert audit.worst_class().name != "b"
+    assert "0 images: b\n" in str(audit)
+    assert "Without images: b." in audit_page(audit)
+    assert list(cw.Audit.load(tmp_path / "audit").by_class.index) == ["a", "c", "d"]
+    with pytest.raises(ClasswiseError, match=r"condition 'b\(all\) < 0.5': 0 images of this class"):
+        Threshold.parse("b(all) < 1/2").decide(audit)
+
+
+def test_comparison(three_of_four: Images) -> None:
+    audits = [
+        cw.audit(model, three_of_four, THREAT, TWO_ATTACKS)
+        for model in (network(), nn.Sequential(nn.Flatten(), Zero()))
+    ]
+    compared = cw.compare({"one": audits[0], "other": audits[1]})
+    assert "b" not in [str(row["worst_class"]) for _, row in compared.table.iterrows()]
+    assert not compared.table[["overall", "worst"]].isna().any().any()
+
+
+class Zero(nn.Module):
+    """Equal logits of every class."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :4] * 0
+
+
+def test_curve_and_worst_class(three_of_four: Images) -> None:
+    curve = cw.robustness_curve(network(), three_of_four, "Linf", TWO_ATTACKS, highest=0.02, rounds=2)
+    assert sorted(curve.summary.index) == ["a", "c", "d", "overall"]
+    assert curve.weakest != "b"
+    found = cw.find_worst_class(network(), three_of_four, THREAT, TWO_ATTACKS)
+    assert found.worst != "b"
+    assert found.by_class.loc["b", "n"] == 0
+    assert not found.by_class.loc["b", "may_be_worst"]

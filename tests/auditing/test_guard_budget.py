@@ -1,11 +1,13 @@
-"""The budget of the guards: passes counted by the model, the order of omission, the records, resumption."""
+"""The budget of the guards: passes counted by the model, omissions, records, resumption; results that are reused."""
 
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import re
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.engine import State
+from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.auditing.guards import evidence as evidence_module
 from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, run_guards
-from classwise.auditing.guards.evidence import Evidence, Memory
+from classwise.auditing.guards.evidence import Evidence, Memory, memory_of
 from classwise.auditing.guards.report import MODES, AuditWarning, GuardMode, GuardReport
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
@@ -34,7 +39,7 @@ ORDER += ["not-falling"]
 """The guards that a budget may omit, the least useful last."""
 SAMPLED = [name for name, guard in GUARDS.items() if guard.reads != "outcomes"]
 """The guards that need the sample."""
-PGD = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
+BOTH_LOSSES = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
 
 
 class Counting(nn.Module):
@@ -90,7 +95,7 @@ def mislabelled(count: int, every: int = 4) -> Images:
 
 
 def run(model: nn.Module, data: Images, **more: Any) -> Audit:
-    chosen: dict[str, Any] = {"threat": "Linf:0.02", "attacks": PGD, "precision": EXACT, "batch_size": 64}
+    chosen: dict[str, Any] = {"threat": "Linf:0.02", "attacks": BOTH_LOSSES, "precision": EXACT, "batch_size": 64}
     return audit(model, data, **(chosen | more))
 
 
@@ -144,10 +149,10 @@ def test_guards_without_declared_passes_do_not_run_the_model(resistant: Evidence
 @pytest.mark.parametrize(
     ("data", "reverse", "attacks"),
     [
-        (toys.images(60), False, PGD),
+        (toys.images(60), False, BOTH_LOSSES),
         (toys.images(60), True, ["pgd:steps=20", "square:steps=50"]),
         (toys.images(150, strength=0.2, noise=0.0), False, ["fgsm", "pgd:steps=40"]),
-        (toys.images(150, strength=0.2, noise=0.0), True, PGD),
+        (toys.images(150, strength=0.2, noise=0.0), True, BOTH_LOSSES),
         (mislabelled(300), False, ["pgd:steps=20", "square:steps=50"]),
         (mislabelled(300), True, ["fgsm", "pgd:steps=40"]),
     ],
@@ -249,15 +254,6 @@ def test_an_unknown_mode_is_refused_before_any_pass(mode: Any) -> None:
     assert model.passes == 0
 
 
-def test_the_report_is_saved_and_loaded(tmp_path: Path) -> None:
-    result = run(toys.model(scale=2.0), toys.images(90), out=tmp_path / "a")
-    assert result.guards is not None
-    assert result.guards.not_run == ("no-black-box", "not-falling")
-    entry = json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8"))["guards"]
-    assert (entry["mode"], entry["reason"], entry["not_run"]) == ("auto", "budget", ["no-black-box", "not-falling"])
-    assert Audit.load(tmp_path / "a").guards == result.guards
-
-
 @pytest.mark.slow
 def test_a_resumed_audit_reuses_the_guards(tmp_path: Path) -> None:
     model = Counting(reverse=True)
@@ -334,3 +330,123 @@ def test_the_passes_of_the_guards_are_estimated(mode: GuardMode) -> None:
         audit(model, data, "Linf:0.02", **options)
     assert spent.guards <= cost.guard_passes <= 2.5 * spent.guards
     assert cost.guard_minutes == pytest.approx(cost.minutes * cost.guard_passes / (cost.forwards + cost.backwards))
+
+
+LONG, OTHER = "pgd:steps=30", "pgd:steps=30,objective=margin"
+
+
+def reused(model: Counting, data: Images, **more: Any) -> tuple[Audit, int]:
+    """An audit, and the passes of its guards that the model did not take."""
+    chosen: dict[str, Any] = {"threat": "Linf:0.02", "attacks": LONG, "precision": EXACT, "batch_size": 64}
+    with counted(model) as spent:
+        result = audit(model, data, **(chosen | more))
+    assert result.guards is not None
+    return result, result.guards.passes - spent.guards
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_an_audit_by_other_attacks_reuses_the_results_of_the_guards(reverse: bool) -> None:
+    """Also where an attack of the guards succeeds, so that it ends early; the report is that of a first audit."""
+    data, model = mislabelled(160), Counting(reverse=reverse)
+    first, before = reused(model, data)
+    second, saved = reused(model, data, attacks=OTHER)
+    expected, none = reused(Counting(reverse=reverse), data, attacks=OTHER)
+    assert before == none == 0 < saved
+    assert (second.guards, second.warnings) == (expected.guards, expected.warnings)
+    assert {"misleading-gradients", "large-radius"} <= {warning.name for warning in first.warnings} or not reverse
+
+
+def with_other_weights(model: nn.Module) -> None:
+    next(model.parameters()).data.mul_(1.001)
+
+
+def with_other_logits(model: nn.Module) -> None:
+    inner: Any = model.get_submodule("inner")
+    forward = inner.forward
+    inner.forward = lambda x: forward(x) / 2
+
+
+@pytest.mark.parametrize("change", [with_other_weights, with_other_logits])
+def test_nothing_is_reused_after_a_change_of_the_model(change: Callable[[nn.Module], None]) -> None:
+    data, model = mislabelled(160), Counting(reverse=True)
+    reused(model, data)
+    change(model)
+    assert reused(model, data)[1] == 0
+
+
+@pytest.mark.parametrize("change", ["images", "labels", "norm", "seed", "guards"])
+def test_nothing_is_reused_after_a_change_of_the_audit(change: str) -> None:
+    data, model = mislabelled(160), Counting(reverse=True)
+    reused(model, data)
+    options: dict[str, dict[str, Any]] = {
+        "images": {"data": Images(data.x * 0.999, data.y, data.class_names, data.name)},
+        "labels": {"data": Images(data.x, data.y.roll(3), data.class_names, data.name)},
+        "norm": {"threat": "L2:0.1"},
+        "seed": {"seed": 1},
+        "guards": {"guards": "full"},
+    }
+    assert reused(model, **({"data": data} | options[change]))[1] == 0
+
+
+def test_another_radius_shares_the_attack_at_the_radius_of_the_grey_image() -> None:
+    """It depends on the norm only: 20 passes and a verification of each survivor."""
+    data, model = mislabelled(160), Counting(reverse=True)
+    reused(model, data)
+    result, saved = reused(model, data, threat="Linf:0.03")
+    assert result.guards is not None
+    assert 0 < saved <= 21 * result.guards.images
+    assert saved % 21 == 0
+
+
+def test_a_memory_gives_the_results_of_the_attacks_themselves() -> None:
+    """On overlapping parts of a sample, for two attacks, at a number and at radii per image, with the same passes."""
+    evidence = evidence_of(toys.model(), toys.images(60))
+    assert evidence.probe is not None
+    kept = dataclasses.replace(evidence.probe, memory=Memory()).first(60)
+    parts = [torch.arange(60) < 40, torch.arange(60) >= 20, torch.arange(60) % 3 == 0, torch.zeros(60).bool()]
+    balls = [None, Threat("Linf", 0.05), Threat("Linf", torch.linspace(0.01, 0.1, 60))]
+    for attack in (FGSM(), PGD(steps=5)):
+        for ball in balls:
+            for part in parts:
+                plain = dataclasses.replace(kept, memory=Memory()).first(60)
+                assert len(kept.logits) == len(plain.logits)
+                before = kept.taken
+                expected = plain.succeeds_on(part, attack, ball)
+                assert torch.equal(kept.succeeds_on(part, attack, ball), expected)
+                assert kept.taken - before == plain.taken - 60
+                assert not expected[~part].any()
+
+
+@pytest.mark.parametrize("epsilon", [0.02, 0.5])
+def test_results_do_not_depend_on_how_often_the_end_of_an_attack_is_checked(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = evidence_of(toys.model(), toys.images(60))
+    assert evidence.probe is not None
+    steps, places, ball = [], torch.arange(32), Threat("Linf", epsilon)
+    step = PGD.step
+
+    def noted(attack: PGD, *arguments: Any) -> State:
+        steps.append(attack)
+        return step(attack, *arguments)
+
+    monkeypatch.setattr(PGD, "step", noted)
+    at_each = evidence.probe._attack(places, PGD(steps=20), ball)
+    fewest = len(steps)
+    monkeypatch.setattr(evidence_module, "_POLL", {"cpu": 8})
+    assert evidence.probe._attack(places, PGD(steps=20), ball) == at_each
+    assert len(steps) - fewest == min(20, -(-fewest // 8) * 8)
+    assert (fewest < 20) == all(success for success, _ in at_each)
+
+
+def test_a_memory_ends_with_its_model() -> None:
+    model = toys.model()
+    memory = weakref.ref(memory_of(model, "weights", "data"))
+    assert memory() is memory_of(model, "weights", "data")
+    assert memory() is not memory_of(model, "weights", "other data")
+    gc.collect()
+    assert memory() is None
+    last = weakref.ref(memory_of(model, "weights", "data"))
+    del model
+    gc.collect()
+    assert last() is None

@@ -1,8 +1,9 @@
-"""Each guard is tripped by a model with the defect it detects, and by no sound model."""
+"""Each guard is tripped by a model with the defect it detects, and by no sound model; guards that compare images."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -12,18 +13,24 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 import classwise as cw
+from classwise.attacks import ATTACKS
+from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
-from classwise.attacks.gradient.apgd import APGDT
-from classwise.attacks.gradient.ascent import PGD, Ascent
+from classwise.attacks.gradient.apgd import APGDDLR, APGDT
+from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.guards.budget import GUARDS, run_guards
-from classwise.auditing.guards.evidence import Evidence, InputScale
+from classwise.auditing.guards.evidence import Evidence, InputScale, Undecided
 from classwise.auditing.guards.report import AuditWarning, GuardMode, GuardReport
+from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
+from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
@@ -33,10 +40,16 @@ from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.models import load_model
+from classwise.stats.class_order import images_needed
+from classwise.stats.counts import IntArray
 from classwise.threat.ball import large_radius_text
 from tests.auditing import toys
 from tests.auditing.listening import Listener
 from tests.auditing.searching import RandomSearch
+from tests.auditing.test_guard_budget import evidence_of
+from tests.auditing.test_guard_budget import mislabelled as every_fourth
+from tests.auditing.test_shards import streamed
+from tests.auditing.toys import Wrapped
 
 ROOT = Path(__file__).parents[2]
 STRENGTH = (0.03, 0.08, 0.08)
@@ -66,40 +79,14 @@ def run(**more: Any) -> Audit:
     return audit(**(chosen | more))
 
 
-class LogitTransform(toys.Linear):
-    """The sound model with transformed logits."""
-
-    def __init__(self, transform: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__(toys.patterns(3), 2.0)
-        self.transform = transform
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.transform(super().forward(x), x)
-
-
 def with_softmax() -> nn.Module:
     """The sound model with probabilities, loaded as if they were logits; otherwise it is refused."""
-    return load_model(LogitTransform(lambda z, _: z.softmax(1)), outputs="logits")
+    return load_model(Wrapped(back=lambda z, _: z.softmax(1)), outputs="logits")
 
 
 def rounded(z: Tensor, _: Tensor) -> Tensor:
     """Logits rounded to multiples of 0.05: their gradient is zero almost everywhere."""
     return z - z.detach() + (z.detach() * 20).round() / 20 - (z - z.detach())
-
-
-class InputTransform(nn.Module):
-    """The sound model on transformed images."""
-
-    def __init__(self, transform: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.inner = toys.model(scale=2.0)
-        self.transform = transform
-        self.eval()
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.inner(self.transform(x))
-        return out
 
 
 def reversed_gradient(x: Tensor) -> Tensor:
@@ -250,29 +237,29 @@ def clamped(x: Tensor) -> Tensor:
 
 TRIPPED: dict[str, Case] = {
     "nan-logits": Case(
-        "infinite logits for images with a bright corner", guards_of(model=LogitTransform(infinite_logits))
+        "infinite logits for images with a bright corner", guards_of(model=Wrapped(back=infinite_logits))
     ),
     "train-mode": Case("a sound model in training mode", guards_of(model=toys.model(scale=2.0).train())),
     "untrained": Case("LeNet with its initial weights", built),
-    "overwrites-input": Case("`x.clamp_(0, 1)` on the input", guards_of(model=InputTransform(clamped))),
+    "overwrites-input": Case("`x.clamp_(0, 1)` on the input", guards_of(model=Wrapped(clamped))),
     "softmax-outputs": Case("softmax after the logits", guards_of(model=with_softmax())),
-    "logit-range": Case("tanh of the logits", guards_of(model=LogitTransform(lambda z, _: torch.tanh(z)))),
+    "logit-range": Case("tanh of the logits", guards_of(model=Wrapped(back=lambda z, _: torch.tanh(z)))),
     "nondeterministic": Case(
         "noise of standard deviation 0.1 on the logits",
-        guards_of(model=LogitTransform(lambda z, _: z + 0.1 * torch.randn_like(z))),
+        guards_of(model=Wrapped(back=lambda z, _: z + 0.1 * torch.randn_like(z))),
     ),
     "batch-dependence": Case(
-        "the mean logits of the batch subtracted", guards_of(model=LogitTransform(lambda z, _: z - z.mean(0)))
+        "the mean logits of the batch subtracted", guards_of(model=Wrapped(back=lambda z, _: z - z.mean(0)))
     ),
     "normalised-outside": Case(
-        "trained on standardised pixels, evaluated on pixels in [0, 1]", guards_of(model=InputTransform(unnormalised))
+        "trained on standardised pixels, evaluated on pixels in [0, 1]", guards_of(model=Wrapped(unnormalised))
     ),
     "class-order": Case("labels rolled by one", guards_of(data=rolled())),
-    "no-gradient": Case("detached logits", guards_of(model=LogitTransform(lambda z, _: z.detach()))),
-    "zero-gradients": Case("logits rounded to multiples of 0.05", guards_of(model=LogitTransform(rounded))),
+    "no-gradient": Case("detached logits", guards_of(model=Wrapped(back=lambda z, _: z.detach()))),
+    "zero-gradients": Case("logits rounded to multiples of 0.05", guards_of(model=Wrapped(back=rounded))),
     "misleading-gradients": Case(
         "inputs quantised to eight levels, with a straight-through gradient",
-        guards_of(model=InputTransform(straight_through)),
+        guards_of(model=Wrapped(straight_through)),
     ),
     "single-step": Case(
         "an attack of 20 steps on a constant loss", guards_of(attacks=[ConstantLoss(steps=20)], threat="Linf:0.05")
@@ -295,13 +282,13 @@ TRIPPED: dict[str, Case] = {
     ),
     "zero-radius": Case(
         "noise of standard deviation 5 on the logits",
-        guards_of(model=LogitTransform(lambda z, _: z + 5 * torch.randn_like(z))),
+        guards_of(model=Wrapped(back=lambda z, _: z + 5 * torch.randn_like(z))),
     ),
     "outside-ball": Case("outcomes with distances above the radius", of_columns(strayed)),
     "not-falling": Case(
-        "no gradient far from grey", guards_of(model=LogitTransform(no_gradient_far_from_grey), threat="Linf:0.08")
+        "no gradient far from grey", guards_of(model=Wrapped(back=no_gradient_far_from_grey), threat="Linf:0.08")
     ),
-    "large-radius": Case("gradients of the opposite sign", guards_of(model=InputTransform(reversed_gradient))),
+    "large-radius": Case("gradients of the opposite sign", guards_of(model=Wrapped(reversed_gradient))),
     "huge-radius": Case("a radius of 8 instead of 8/255", guards_of(threat="Linf:8")),
     "training-attack": Case("the training attack only", with_training_attack),
     "training-images": Case("images of the split `train`", guards_of(data=split("train"))),
@@ -405,7 +392,7 @@ def test_one_class_may_be_masked() -> None:
         dead = (z.argmax(1) == 1)[:, None]
         return torch.where(dead, z.detach(), z)
 
-    found = {warning.name: warning for warning in run(model=LogitTransform(mask_one)).warnings}
+    found = {warning.name: warning for warning in run(model=Wrapped(back=mask_one)).warnings}
     assert "100.0 % in 'class 1'" in found["zero-gradients"].sentence
 
 
@@ -420,7 +407,7 @@ def test_targets_of_few_classes_are_not_blamed_on_the_model(classes: int) -> Non
 
 def test_gradients_may_mislead_in_one_class_only() -> None:
     """Which also gives an impossible robust accuracy."""
-    found = {warning.name: warning for warning in run(model=LogitTransform(reversed_gradient_of_class_1)).warnings}
+    found = {warning.name: warning for warning in run(model=Wrapped(back=reversed_gradient_of_class_1)).warnings}
     assert "most in 'class 1'" in found["misleading-gradients"].sentence
     assert found["misleading-gradients"].value == pytest.approx(1 / 3, abs=0.05)
     grey = int(toys.model(scale=2.0)(torch.full((1, 1, toys.SIDE, toys.SIDE), 0.5)).argmax())
@@ -429,7 +416,7 @@ def test_gradients_may_mislead_in_one_class_only() -> None:
 
 
 def test_a_model_that_rounds_its_inputs_has_no_gradient_and_is_vulnerable_to_a_search() -> None:
-    names = names_of(model=InputTransform(quantised), threat="Linf:0.05")
+    names = names_of(model=Wrapped(quantised), threat="Linf:0.05")
     assert {"zero-gradients", "misleading-gradients", "no-black-box"} <= names
 
 
@@ -449,27 +436,12 @@ def test_guards_of_imported_predictions_need_no_model() -> None:
     assert run_guards(Evidence(outcomes))[0] == ()
 
 
-def evidence_of(**more: Any) -> Evidence:
-    """The evidence that an audit passes to its guards."""
-    passed: list[Evidence] = []
-
-    def record(evidence: Evidence, mode: GuardMode, *, late: bool) -> tuple[tuple[AuditWarning, ...], GuardReport]:
-        assert not late
-        passed.append(evidence)
-        return (), GuardReport(mode)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("classwise.auditing.run.execution.run_guards", record)
-        run(**more)
-    return passed[0]
-
-
 def test_the_pixels_are_standardised_with_the_usual_scale_of_the_data() -> None:
     digits = load_data("digits", split="test", subset=20)
-    evidence = evidence_of(data=digits, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), attacks="fgsm")
+    evidence = evidence_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), digits, attacks="fgsm")
     assert evidence.probe is not None
     assert evidence.probe.scale == InputScale(Digits.mean, Digits.std)
-    unnamed = evidence_of(attacks="fgsm").probe
+    unnamed = evidence_of(toys.model(scale=2.0), sound(), attacks="fgsm").probe
     assert unnamed is not None
     assert unnamed.scale is None
 
@@ -528,3 +500,263 @@ def test_an_implausible_radius_is_named_with_its_value_over_255(threat: str, tex
 @pytest.mark.parametrize("threat", ["Linf:0.3", "L2:2", "L1:12", "spatial:6"])
 def test_usual_radii_have_no_note(threat: str) -> None:
     assert large_radius_text(cw.Threat.parse(threat), (3, 32, 32)) == ""
+
+
+@pytest.mark.parametrize(
+    ("white", "black", "expected"),
+    [
+        ({0: 50}, {0: 50}, None),
+        ({0: 50}, {0: 52}, None),  # 0.2 % of 1,000 images, not more
+        ({0: 50}, {0: 51, 1: 1, 2: 1}, ""),  # 0.3 %, in no class beyond chance
+        ({0: 50}, {1: 50}, "50.0 % of 'class 1'"),  # the same number of other images: class 1 is masked
+        ({0: 50}, {0: 30, 1: 9}, "9.0 % of 'class 1'"),  # 10 * 2^-8 = 0.039
+        ({0: 50}, {0: 30, 1: 8}, None),  # 10 * 2^-7 = 0.078
+    ],
+)
+def test_black_boxes_are_compared_overall_and_by_class(
+    white: dict[int, int], black: dict[int, int], expected: str | None
+) -> None:
+    """In one class b images to none have the p-value 2^(1-b), which Holm multiplies by the ten classes."""
+    found = GUARDS["black-box-stronger"](Evidence(table(10, 100, white=white, black=black)))
+    assert (found is None) is (expected is None)
+    if isinstance(found, AuditWarning) and expected is not None:
+        assert expected in found.sentence
+        assert ("of 'class" in found.sentence) is bool(expected)
+
+
+@pytest.mark.slow
+def test_in_a_cascade_only_images_that_an_attack_ran_on_are_compared() -> None:
+    """After a successful search no gradient-based attack runs; in the other order the search has an excess."""
+    for order, warned in (
+        (["square:steps=100", "pgd:steps=5"], False),
+        ([ConstantLoss(steps=3), "square:steps=100"], True),
+    ):
+        result = run(attacks=order, cascade=True, threat="Linf:0.05")
+        assert ("black-box-stronger" in {warning.name for warning in result.warnings}) is warned
+
+
+def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
+    attacks = {"fgsm": FGSM(), "pgd": PGD(steps=20)}
+    equal = Evidence(table(10, 100, fgsm={0: 20}, pgd={0: 50}), attacks)
+    masked = Evidence(table(10, 100, fgsm={0: 20, 4: 15}, pgd={0: 50}), attacks)
+    assert GUARDS["single-step"](equal) is None
+    found = GUARDS["single-step"](masked)
+    assert isinstance(found, AuditWarning)
+    assert "15.0 % of 'class 4'" in found.sentence
+
+
+@pytest.mark.parametrize(("late", "expected"), [({}, None), ({3: 5}, None), ({3: 13}, "13.0 % of 'class 3'")])
+def test_a_class_may_need_more_steps_than_others(late: dict[int, int], expected: str | None) -> None:
+    """With 100 images and a rate of 5 %, 13 or more have the probability 0.0015, below 0.05 / 10; 5 have 0.56."""
+    found = GUARDS["not-converged"](Evidence(table(10, 100, pgd=late), {"pgd": PGD(steps=12)}))
+    sentence = found.sentence if isinstance(found, AuditWarning) else ""
+    assert (expected in sentence) if expected else found is None
+
+
+def test_significant_classes_agree_with_scipy() -> None:
+    images = np.array([13, 13, 0, 40])
+    for hits in ([0, 0, 0, 0], [3, 0, 0, 0], [4, 0, 0, 5], [0, 3, 0, 6], [13, 13, 0, 40]):
+        tails = stats.binom.sf(np.array(hits) - 1, images, 0.03)
+        expected = int(np.nanargmin(tails)) if np.nanmin(tails) < 0.05 / 3 else None
+        assert significant_class(np.array(hits), images, 0.03) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("attack", "least"),
+    [(Ratio(steps=3), 3), (APGDDLR(), 3), (APGDT(), 4), (PGD(steps=3, objective="dlr"), 3), (PGD(steps=3), 2)],
+)
+def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: Attack, least: int) -> None:
+    for classes in (2, 3, 4):
+        found = GUARDS["few-classes"](Evidence(table(classes, 5, a={}), {"a": attack}))
+        assert (found is not None) is (classes < least)
+        assert not isinstance(found, AuditWarning) or f"needs {least} classes and there are {classes}" in found.sentence
+
+
+@pytest.mark.slow
+def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
+    assert "no-black-box" not in names_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")
+
+
+def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {name: path for name, path in ATTACKS.items() if name != "square"}
+    monkeypatch.setattr(ATTACKS, "_entries", others)
+    monkeypatch.setattr(ATTACKS, "_own", others)  # deleting the entry would restore it in another position
+    assert "no-black-box" not in names_of(attacks=[ConstantLoss(steps=3)], threat="Linf:0.05")
+
+
+ORDER_OPTIONS: dict[str, Any] = {"threat": "Linf:0.02", "attacks": "fgsm", "precision": EXACT, "batch_size": 32}
+ODD_NAMES = ("cat", "=dog", "<b>frog</b>\r")
+
+
+def moved(count: int, by: int = 1, names: tuple[str, ...] = ODD_NAMES) -> Images:
+    """Images whose class i is the output i + ``by`` of the toy model."""
+    data = toys.images(count, strength=0.1)
+    return Images(data.x, (data.y - by) % 3, names, data.name)
+
+
+def orders(result: Audit) -> list[str]:
+    return [warning.sentence for warning in result.warnings if warning.name == "class-order"]
+
+
+@pytest.mark.parametrize("by", [1, 2])
+@pytest.mark.parametrize("mode", ["auto", "full"])
+def test_another_order_is_reported(by: int, mode: GuardMode) -> None:
+    result = audit(toys.model(scale=2.0), moved(90, by), guards=mode, **ORDER_OPTIONS)
+    sentences = orders(result)
+    assert len(sentences) == 1
+    assert f"likely class i of the data is output i {'+' if by == 1 else '-'} 1 of the model: 'cat' -> " in sentences[0]
+    assert "with it the clean accuracy of 45 other images is 100.0 % (95 % interval 92.1 % to 100.0 %)" in sentences[0]
+    assert "instead of 0.0 %" in sentences[0]
+    # Any change of the pixels raises an accuracy of 0 to chance, which is no sign of a missing normalisation.
+    assert "normalised-outside" not in {warning.name for warning in result.warnings}
+
+
+def test_the_result_does_not_depend_on_how_the_images_are_read(tmp_path: Path) -> None:
+    model, data = toys.model(scale=2.0), moved(90)
+    expected = orders(audit(model, data, **ORDER_OPTIONS))
+    assert expected
+    assert orders(audit(model, streamed(data), **ORDER_OPTIONS)) == expected
+    for shard in Shard.all(2):
+        audit(model, data, shard=str(shard), out=shard_folder(tmp_path / "x", shard), **ORDER_OPTIONS)
+    assert orders(audit(model, data, shards=2, out=tmp_path / "x", **ORDER_OPTIONS)) == expected
+    audit(model, data, out=tmp_path / "late", max_time=1e-6, **ORDER_OPTIONS)
+    assert orders(audit(model, data, out=tmp_path / "late", resume=True, **ORDER_OPTIONS)) == expected
+    assert orders(audit(model, data, out=tmp_path / "late", resume=True, **ORDER_OPTIONS)) == expected
+    assert orders(Audit.load(tmp_path / "late")) == expected
+
+
+def test_class_names_are_escaped(tmp_path: Path) -> None:
+    result = audit(toys.model(scale=2.0), moved(90), **ORDER_OPTIONS)
+    page = cw.report(result, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "\r" not in orders(result)[0]
+    assert "<b>frog" not in page
+    assert "&lt;b&gt;frog&lt;/b&gt;\\r&#39;" in page
+
+
+def of_predictions(labels: IntArray, predictions: IntArray, classes: int) -> Evidence:
+    names = [f"class {label}" for label in range(classes)]
+    return Evidence(Outcomes.from_predictions(labels, predictions, class_names=names))
+
+
+def test_two_swapped_classes_are_named() -> None:
+    labels = np.arange(400) % 10
+    swapped = np.where(labels == 3, 5, np.where(labels == 5, 3, labels))
+    warning = GUARDS["class-order"](of_predictions(labels, swapped, 10))
+    assert isinstance(warning, AuditWarning)
+    assert "likely 'class 3' -> 'class 5', 'class 5' -> 'class 3'; with it" in warning.sentence
+    assert warning.value == 1.0
+
+
+def test_many_moved_classes_are_counted() -> None:
+    labels = np.arange(2000) % 100
+    warning = GUARDS["class-order"](of_predictions(labels, (labels + 1) % 100, 100))
+    assert isinstance(warning, AuditWarning)
+    assert warning.sentence.count("->") == 3
+    assert "and 97 more" in warning.sentence
+
+
+@pytest.mark.parametrize(("images", "why"), [(400, "no other order"), (30, f"{images_needed()} images are needed")])
+def test_an_accuracy_below_chance_is_reported_in_other_words(images: int, why: str) -> None:
+    labels = np.arange(images) % 2
+    wrong = np.where(np.arange(images) % 10 < (7 if images > 100 else 10), 1 - labels, labels)
+    warning = GUARDS["class-order"](of_predictions(labels, wrong, 2))
+    assert isinstance(warning, AuditWarning)
+    assert "is significantly below chance (50.0 %)" in warning.sentence
+    assert why in warning.sentence
+
+
+@pytest.mark.parametrize("images", [3, 10, 20])
+def test_too_few_images_for_another_order(images: int) -> None:
+    labels = np.arange(images) % 10
+    result = GUARDS["class-order"](of_predictions(labels, (labels + 1) % 10, 10))
+    assert result == Undecided(f"{images_needed()} images needed, and there are {images}")
+    assert GUARDS["class-order"](of_predictions(labels, labels, 10)) is None
+
+
+def test_too_many_classes_for_other_orders() -> None:
+    labels = np.arange(2500)
+    assert GUARDS["class-order"](of_predictions(labels, labels, 2500)) == Undecided(
+        "of more than 2,000 classes only usual orders are tested"
+    )
+
+
+def first_mislabelled(count: int, wrong: int) -> Images:
+    """Images of which the first ``wrong`` ones have another label."""
+    data = toys.images(count, strength=0.2, noise=0.0)
+    return Images(data.x, torch.where(torch.arange(count) < wrong, (data.y + 1) % 3, data.y), data.class_names)
+
+
+@pytest.mark.parametrize(
+    ("images", "wrong", "needed"), [(20, 4, 55), (10, 10, 11), (10, 2, 55), (20, 2, None), (20, 11, None)]
+)
+def test_too_few_images_for_the_normalisation(images: int, wrong: int, needed: int | None) -> None:
+    """Eleven corrected images have a p-value of 2^-10, below 0.001."""
+    given = evidence_of(toys.model(scale=2.0), first_mislabelled(images, wrong), attacks="fgsm")
+    assert given.probe is not None
+    assert len(given.probe.logits) == images
+    taken = given.probe.taken
+    result = GUARDS["normalised-outside"](given)
+    assert isinstance(result, Undecided) is (needed is not None)
+    if needed is not None:
+        assert result == Undecided(f"{needed} images needed, and there are {images}")
+        assert given.probe.taken == taken  # no pass is wasted
+
+
+@pytest.mark.parametrize(("count", "decided"), [(4, False), (60, True)])
+def test_too_few_images_for_the_large_radius(count: int, decided: bool) -> None:
+    model = toys.Wrapped(reversed_gradient)
+    given = evidence_of(model, toys.images(count, strength=0.2, noise=0.0), attacks="pgd:steps=5")
+    result = GUARDS["large-radius"](given)
+    assert isinstance(result, AuditWarning if decided else Undecided)
+
+
+def test_one_image_is_no_batch() -> None:
+    for count in (1, 2):
+        result = GUARDS["batch-dependence"](evidence_of(toys.model(), toys.images(count), attacks="fgsm"))
+        assert (result == Undecided("2 images needed, and there is 1")) is (count == 1)
+
+
+@pytest.mark.parametrize(("robust", "undecided"), [(1, True), (2, False), (0, False)])
+def test_one_robust_image_is_too_few_for_a_black_box(robust: int, undecided: bool) -> None:
+    """The gradient-free attack succeeds on one image beyond those of the other attack."""
+    white = {0: 5, 1: 5 - robust}
+    given = Evidence(table(2, 5, white=white, black={0: 5, 1: min(5, 6 - robust)}), {"white": PGD()})
+    assert isinstance(GUARDS["black-box-stronger"](given), Undecided) is undecided
+
+
+@pytest.mark.parametrize("mode", ["auto", "full"])
+def test_guards_that_could_not_decide_are_reported(tmp_path: Path, mode: GuardMode) -> None:
+    model = toys.Wrapped(unnormalised)
+    data = toys.images(9)
+    result = audit(model, data, guards=mode, out=tmp_path / "a", **ORDER_OPTIONS)
+    assert result.guards is not None
+    reason = result.guards.undecided["normalised-outside"]
+    assert "images needed, and there are 9" in reason
+    assert f"Guard normalised-outside could not decide: {reason}." in result.guards.sentence
+    assert result.guards.sentence in cw.report(result, tmp_path / "page.html").read_text(encoding="utf-8")
+    saved = json.loads((tmp_path / "a" / "audit.json").read_text(encoding="utf-8"))["guards"]
+    assert saved["undecided"]["normalised-outside"] == reason
+    assert Audit.load(tmp_path / "a").guards == result.guards
+    assert "normalised-outside" in result.guards.without_result
+    assert (saved["mode"], saved["not_run"]) == (mode, [*result.guards.not_run])
+
+
+def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
+    given = evidence_of(toys.model(scale=2.0), every_fourth(100), attacks="fgsm")
+    report = run_guards(given, "auto")[1]
+    assert report.images == 16
+    assert report.undecided["normalised-outside"].endswith("in the sample; the mode full of the guards takes up to 128")
+    assert "normalised-outside" not in run_guards(given, "full")[1].undecided
+
+
+def test_a_report_of_an_earlier_version_is_read() -> None:
+    assert GuardReport.read({"mode": "full", "not_run": []}) == GuardReport("full")
+
+
+def test_models_of_constant_outputs_have_no_order() -> None:
+    class Constant(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 0 * x.flatten(1)[:, :3] + torch.tensor([0.0, 5.0, 0.0])
+
+    assert not orders(audit(Constant().eval(), moved(90), **ORDER_OPTIONS))

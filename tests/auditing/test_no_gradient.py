@@ -25,7 +25,7 @@ from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from tests.auditing import toys
-from tests.auditing.gradientless import Fronted, sign, without_gradients
+from tests.auditing.gradientless import detached, sign, without_gradients
 from tests.auditing.searching import RandomSearch
 
 THREAT = "Linf:0.05"
@@ -89,7 +89,7 @@ def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path:
 
 
 def test_given_attacks_of_which_none_applies_are_refused_for_a_network_without_gradients(tmp_path: Path) -> None:
-    model = Fronted(back=torch.detach)
+    model = toys.Wrapped(back=detached)
     assert run(model=model, attacks=["pgd:steps=3"]).attacks == (CLEAN,)  # perhaps a mistake: a guard warns
     setattr(model, "no_gradient", "another runtime")  # noqa: B010  # mypy takes it for a tensor
     message = r"^none of pgd, fab is applicable: another runtime; add an attack without gradients, such as square$"
@@ -101,7 +101,7 @@ def test_given_attacks_of_which_none_applies_are_refused_for_a_network_without_g
 
 
 def test_an_audit_resumes_with_the_same_attacks(tmp_path: Path) -> None:
-    model = Fronted(back=torch.detach)
+    model = toys.Wrapped(back=detached)
     attacks = ["pgd:steps=2", SQUARE]
     first = run(model=model, attacks=attacks, out=tmp_path / "a")
     again = run(model=model, attacks=attacks, out=tmp_path / "a", resume=True)
@@ -136,12 +136,12 @@ def test_the_worst_class_and_the_curve_use_applicable_attacks(model: Any) -> Non
 def test_a_direct_call_is_refused_in_one_line(attack: Any) -> None:
     batch = images().batch(slice(0, 4))
     with pytest.raises(NoGradientError, match="do not depend on its input in autograd") as refused:
-        cw.attack(Fronted(back=torch.detach), batch.x, batch.y, attack, threat=THREAT)
+        cw.attack(toys.Wrapped(back=detached), batch.x, batch.y, attack, threat=THREAT)
     assert "\n" not in str(refused.value)
 
 
 def test_gradients_that_are_zero_are_gradients() -> None:
-    result = run(model=Fronted(front=sign), attacks=["pgd:steps=3", SQUARE])
+    result = run(model=toys.Wrapped(front=sign), attacks=["pgd:steps=3", SQUARE])
     assert result.attacks == (CLEAN, "pgd", "square")
     assert "no-gradient" not in found(result)
     assert "zero-gradients" in found(result)

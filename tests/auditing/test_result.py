@@ -99,13 +99,6 @@ def test_tables_by_group_instead_of_class() -> None:
         Audit(outcomes, group="site")
 
 
-def test_classes_without_images_are_left_out() -> None:
-    audit = Audit(Outcomes.from_predictions([0, 0, 2], [0, 0, 0], class_names=["a", "b", "c"]))
-    assert audit.by_class.index.tolist() == ["a", "c"]
-    assert audit.by_attack["worst_class"]["clean"] == "c"
-    assert audit.worst_class("clean").name == "c"
-
-
 def test_saving_and_loading_preserves_the_audit(audit: Audit, tmp_path: Path) -> None:
     noted = Audit(
         audit.outcomes, (AuditWarning("train-mode", "It was.", 1.0), AuditWarning("x", "y", float("nan"))), name="mine"

@@ -1,19 +1,244 @@
-"""Conditions that fail a build."""
+"""Conditions that fail a build: their grammar, and measures that equal the limit exactly as a fraction."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Sequence
 from fractions import Fraction
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.compare.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold, met
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
+from classwise.reporting.builds import checks_of
+from classwise.stats.bounds import BoundedCounts
+from classwise.stats.counts import ClassCounts
+from classwise.stats.rational import as_rational, rational_text
+from classwise.stats.registry import MetricInputs, all_metrics
 
-AUDIT = Audit(
+from ..stats.exact import EXACT, accuracies
+
+AT_EQUALITY = {"<": False, "<=": True, ">": False, ">=": True}
+NAMES = ["ant", "bee", "cat", "dog", "eel"]
+EPSILON = Fraction(1, 10**18)
+
+Rows = list[tuple[int, int, int]]
+"""Of each class: images that are correct under attack, further ones on clean images only, and never."""
+
+
+def rows(classes: int = 5) -> st.SearchStrategy[Rows]:
+    """Numbers of images of some classes, of different sizes."""
+    number = st.integers(0, 60)
+    sizes = st.tuples(number, number, number).filter(any)
+    return st.lists(sizes, min_size=1, max_size=classes)
+
+
+def audit(rows: Sequence[tuple[int, int, int]], grouped: bool = False) -> Audit:
+    """An audit with these numbers of images; ``grouped``: all are of two classes, and the rows are groups."""
+    right, clean_only, wrong = np.array(rows).T
+    index = np.repeat(np.arange(len(rows)), right + clean_only + wrong)
+    labels = index % 2 if grouped else index
+    places = np.concatenate([np.arange(sum(row)) for row in rows])
+    other = (labels + 1) % len(NAMES)
+    attacked = np.where(places < right[index], labels, other)
+    clean = np.where(places < (right + clean_only)[index], labels, other)
+    outcomes = Outcomes.from_predictions(labels, clean, {"pgd": attacked}, NAMES)
+    return Audit(outcomes.add_groups("animal", index, NAMES), group="animal") if grouped else Audit(outcomes)
+
+
+def counts(rows: Sequence[tuple[int, int, int]], clean: bool = False) -> ClassCounts:
+    """The counts of `audit`, without it."""
+    table = np.array(rows)
+    return ClassCounts(table.sum(axis=1), table[:, : 1 + clean].sum(axis=1))
+
+
+def values(rows: Rows) -> dict[str, Fraction]:
+    """Every rational measure under attack, and the accuracy of each class by its quoted name."""
+    measures = {name: measure(counts(rows), counts(rows, clean=True)) for name, measure in EXACT.items()}
+    return measures | {f"'{NAMES[label]}'": value for label, value in enumerate(accuracies(counts(rows)))}
+
+
+def texts(limit: Fraction) -> list[str]:
+    """Ways of writing a limit."""
+    decimal = rational_text(limit)
+    percent = [] if "/" in decimal else [f"{rational_text(100 * limit)}%", f"{rational_text(100 * limit)} %"]
+    return [f"{limit.numerator}/{limit.denominator}", decimal, *percent]
+
+
+@settings(max_examples=10, deadline=None)
+@given(rows(), st.booleans())
+def test_a_threshold_at_equality(rows: Rows, grouped: bool) -> None:
+    result = audit(rows, grouped)
+    for measure, value in values(rows).items():
+        for comparison, holds in AT_EQUALITY.items():
+            for text in texts(value):
+                assert Threshold.parse(f"{measure}(pgd) {comparison} {text}").holds(result) is holds, (measure, text)
+
+
+@settings(max_examples=10, deadline=None)
+@given(rows())
+def test_a_threshold_beside_equality(rows: Rows) -> None:
+    """A limit that differs by less than the rounding of a float decides as it should."""
+    result = audit(rows)
+    for measure, value in values(rows).items():
+        for limit in (value - EPSILON, value + EPSILON):
+            if 0 <= limit <= 1:
+                for comparison, compare in COMPARISONS.items():
+                    condition = Threshold.parse(f"{measure}(pgd) {comparison} {limit}")
+                    assert condition.holds(result) is compare(value, limit), (measure, limit)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_a_change_at_equality(data: st.DataObject, first: int, second: int, grouped: bool) -> None:
+    """For one seed and for several; the mean over the seeds of each method."""
+    sizes = data.draw(st.lists(st.integers(1, 60), min_size=2, max_size=5))
+
+    def run() -> Rows:
+        cuts = [sorted(data.draw(st.tuples(*[st.integers(0, size)] * 2))) for size in sizes]
+        return [(low, high - low, size - high) for (low, high), size in zip(cuts, sizes, strict=True)]
+
+    runs = {"main": [run() for _ in range(first)], "new": [run() for _ in range(second)]}
+    comparison = Comparison({name: tuple(audit(rows, grouped) for rows in those) for name, those in runs.items()},
+                            "pgd", "animal" if grouped else None)  # fmt: skip
+    means = [
+        {measure: statistics.mean(values(rows)[measure] for rows in those) for measure in values(those[0])}
+        for those in runs.values()
+    ]
+    for measure in means[0]:
+        change = means[1][measure] - means[0][measure]
+        for comparator, holds in AT_EQUALITY.items():
+            for text in texts(change):
+                condition = ChangeThreshold.parse(f"{measure}(pgd) {comparator} {text}")
+                assert condition.holds(comparison, "new") is holds, (measure, text)
+        beside = ChangeThreshold.parse(f"{measure}(pgd) < {min(change + EPSILON, Fraction(1))}")
+        assert beside.holds(comparison, "new") is (change < 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows(3), st.data())
+def test_bounds_at_equality(rows: Rows, data: st.DataObject) -> None:
+    """Of an incomplete audit: no completion is below the lower bound, or above the upper one."""
+    whole = counts(rows)
+    ends = zip(whole.correct.tolist(), whole.count.tolist(), strict=True)
+    judged = [data.draw(st.integers(correct, count)) for correct, count in ends]
+    bounded, clean = BoundedCounts(whole.count, np.array(judged), whole.correct), BoundedCounts.of(whole)
+    for name, metric in all_metrics().items():
+        if not metric.rational or metric.bounds is None:
+            continue
+        low, high = (as_rational(end) for end in metric.possible(MetricInputs(bounded, clean)))
+        for comparison, holds in AT_EQUALITY.items():
+            at_low, at_high = (Threshold(name, "pgd", comparison, limit) for limit in (low, high))
+            if comparison in ("<", ">="):
+                assert at_low.met_by(low) is at_low.met_by(high) is holds
+            else:
+                assert at_high.met_by(low) is at_high.met_by(high) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("46.4%", "464/1000"), ("46.4 %", "464/1000"), ("0.2", "1/5"), ("1/5", "1/5"), ("1 / 3", "1/3"),
+        ("1e-2", "1/100"), ("1E-2", "1/100"), (".5", "1/2"), ("1.", "1"), ("+0.5", "1/2"), ("0", "0"),
+        ("100%", "1"), ("2e1%", "1/5"),
+        ("0.1000000000000000000000001", f"{10**24 + 1}/{10**25}"), ("1e-30", f"1/{10**30}"),
+    ],
+)  # fmt: skip
+def test_a_limit_is_exact(text: str, limit: str) -> None:
+    condition = Threshold.parse(f"worst(all) < {text}")
+    assert condition.limit == Fraction(limit)
+    assert Threshold.parse(str(condition)) == condition
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "20%%", "20% %", "%", "% 20", "%20", "5%/2", "1/5%", "20%5", "1/0", "0/0", "1/2/3", "1/-5", "/5", "1/", "0x1",
+        "0.2_0", "0_1", "nan", "inf", "-inf", "infinity", "1e", "e1", "1e1e1", "1e999999999", "1e-999999999", "--0.1",
+        "+-0.1", "- 0.1", ".", "..5", "0..5", "0. 2", "1 0%", "0,2", "٠.٢", "０.２", "²", "½", "20％", "−0.02", "0.2f",
+        "True", "None", "1j", "0.2;", "0.2\0", "(0.2)", "9" * 5000, "0." + "0" * 5000 + "1", "1/" + "9" * 5000,
+    ],
+)  # fmt: skip
+def test_a_limit_that_is_not_a_number(text: str) -> None:
+    for kind in (Threshold, ChangeThreshold):
+        with pytest.raises(ClasswiseError, match=r"must be a number such as 0\.2, 20% or 1/5$"):
+            kind.parse(f"worst(all) < {text}")
+
+
+@given(
+    st.sampled_from([Threshold, ChangeThreshold]),
+    st.sampled_from(sorted(Threshold.measures())),
+    st.sampled_from(["all", "tpgd[5]", "tpgd-best"]),
+    st.sampled_from(list(COMPARISONS)),
+    st.fractions(0, 1),
+)
+def test_a_condition_parses_its_own_text(
+    kind: type[Condition], measure: str, attack: str, comparison: str, limit: Fraction
+) -> None:
+    if kind is ChangeThreshold and measure not in ChangeThreshold.measures():
+        return
+    condition = kind(measure, attack, comparison, max(limit, Fraction(kind.lowest)))
+    assert kind.parse(str(condition)) == condition
+
+
+@given(st.integers(0, 10**6), st.integers(1, 10**6))
+def test_a_float_is_read_as_the_fraction_that_rounds_to_it(numerator: int, denominator: int) -> None:
+    limit = Fraction(numerator, denominator)
+    if limit <= 1:
+        assert as_rational(float(limit)) == limit
+        assert Threshold("worst", "all", "<", numerator / denominator).limit == limit  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limit", [float("nan"), float("inf"), "0.2", None, True])
+def test_a_limit_must_be_a_finite_number(limit: object) -> None:
+    with pytest.raises(ClasswiseError, match="must be a finite number"):
+        Threshold("worst", "all", "<", limit)  # type: ignore[arg-type]
+
+
+@given(st.fractions(0, 1, max_denominator=1000), st.integers(-(10**9), 10**9))
+def test_the_printed_value_is_on_the_same_side_of_the_limit(limit: Fraction, step: int) -> None:
+    condition, value = Threshold("worst", "all", "<", limit), limit + Fraction(step, 10**14)
+    shown = Fraction(condition.shown(value).removesuffix(" %")) / 100
+    assert (shown < limit) is (value < limit) or value == limit
+    assert (shown > limit) is (value > limit) or value == limit
+
+
+def test_interval_ends_have_a_tolerance() -> None:
+    condition = Threshold("worst.low", "all", "<", Fraction(3, 10))
+    assert not condition.met_by(0.3 - 1e-13)
+    assert not condition.met_by(0.1 + 0.2)
+    assert condition.met_by(0.3 - 1e-7)
+    result = audit([(7, 0, 13), (12, 0, 8)])
+    for measure in ("overall.low", "overall.high", "worst.low", "worst.high", "worst.split"):
+        name, _, end = measure.partition(".")
+        value = all_metrics()[name].ends[end](result.bounds("pgd"), 0.05).low
+        for comparison, holds in AT_EQUALITY.items():
+            for near in (value, value * (1 + 1e-15), value * (1 - 1e-15)):
+                condition = Threshold.parse(f"{name}(pgd).{end} {comparison} {near!r}")
+                assert condition.holds(result) is holds, condition
+
+
+def test_build_servers_see_a_pass_at_equality() -> None:
+    result = audit([(58, 0, 67), (116, 0, 134)])
+    conditions = ["overall(pgd) < 46.4%", "worst(pgd) < 0.464", "macro(pgd) > 58/125", "mcd(pgd) > 0"]
+    checks = checks_of(result, {text: Threshold.parse(text) for text in conditions})
+    assert {check.status for check in checks} == {"passed"}
+    assert "is 46.4 % (375 images; 95 % interval 41.4–51.5 %); required: at least 46.4 %" in checks[0].message
+    assert "is 46.4 % (" in checks[-2].message
+    assert checks[-2].message.endswith("; required: at most 46.4 %")
+    (check,) = checks_of(result, {"": Threshold.parse("overall(pgd) < 0.46400001")})
+    assert check.status == "failed"
+    assert check.message.startswith("overall under pgd is 46.4 % (")
+    assert check.message.endswith("; required: at least 46.400001 %")
+
+
+CATS_AND_DOGS = Audit(
     Outcomes.from_predictions(
         [0] * 10 + [1] * 40, [0] * 10 + [1] * 40, {"pgd": [0] * 3 + [1] * 7 + [1] * 20 + [0] * 20}, ["cat", "dog"]
     )
@@ -39,11 +264,19 @@ AUDIT = Audit(
         ("mcd(all) > 19%", True),
         ("cv(all) >= 0.02", False),
         ("worst20(pgd) < 0.4", True),
+        ("cat(pgd) < 0.31", True),
+        ("cat(pgd) < 0.3", False),
+        ("'dog'(all) <= 50 %", True),
+        ("dog(clean) < 1", False),
+        ("cat(pgd).low < 0.1", True),  # Clopper-Pearson of 3 in 10: 0.067 to 0.652
+        ("cat(pgd).low < 0.06", False),
+        ("cat(pgd).high > 0.65", True),
+        ("cat(pgd).high > 0.66", False),
     ],
 )
 def test_conditions(text: str, holds: bool) -> None:
-    assert Threshold.parse(text).holds(AUDIT) is holds
-    assert list(met(AUDIT, [text])) == ([Threshold.parse(text)] if holds else [])
+    assert Threshold.parse(text).holds(CATS_AND_DOGS) is holds
+    assert list(met(CATS_AND_DOGS, [text])) == ([Threshold.parse(text)] if holds else [])
 
 
 @pytest.mark.parametrize(
@@ -68,23 +301,6 @@ def test_bad_conditions_are_one_line(text: str, message: str) -> None:
         Threshold.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [
-        ("cat(pgd) < 0.31", True),
-        ("cat(pgd) < 0.3", False),
-        ("'dog'(all) <= 50 %", True),
-        ("dog(clean) < 1", False),
-        ("cat(pgd).low < 0.1", True),  # Clopper-Pearson of 3 in 10: 0.067 to 0.652
-        ("cat(pgd).low < 0.06", False),
-        ("cat(pgd).high > 0.65", True),
-        ("cat(pgd).high > 0.66", False),
-    ],
-)
-def test_conditions_on_a_class(text: str, holds: bool) -> None:
-    assert Threshold.parse(text).holds(AUDIT) is holds
-
-
 @pytest.mark.parametrize("name", ["cat", "African crane (bird)", "worst", "'quoted'", "it's", "x.low", "cv(all)"])
 def test_a_class_of_any_name(name: str) -> None:
     audit = Audit(Outcomes.from_predictions([0, 0, 1], attacks={"pgd": [0, 1, 1]}, class_names=[name, "dog"]))
@@ -94,36 +310,21 @@ def test_a_class_of_any_name(name: str) -> None:
     assert not Threshold("accuracy", "pgd", "<", Fraction(1, 2), name).holds(audit)
 
 
-def test_an_unknown_class_is_refused_with_the_nearest_name() -> None:
-    for text, near in (("wurst(all) < 0.2", "worst"), ("cats(all) < 0.2", "cat"), ("__import__('ls') < 1", "known:")):
-        with pytest.raises(ClasswiseError, match=rf"unknown measure or class .*{near}"):
-            Threshold.parse(text).holds(AUDIT)
+BARE = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}, class_names=["cat", "dog", "owl"]))
 
 
-def test_a_class_without_images_does_not_pass_a_build() -> None:
-    audit = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}, class_names=["cat", "dog", "owl"]))
-    for text in ("owl(pgd) < 0.2", "owl(pgd).low < 0.2"):
-        with pytest.raises(ClasswiseError, match="0 images of this class"):
-            Threshold.parse(text).holds(audit)
-
-
-def test_an_attack_that_was_not_run_does_not_pass_a_build() -> None:
-    with pytest.raises(ClasswiseError, match="unknown attack in condition"):
-        Threshold.parse("worst(autoattack) < 0.2").holds(AUDIT)
-
-
-def test_what_is_not_defined_does_not_pass_a_build() -> None:
-    bare = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}))
-    with pytest.raises(ClasswiseError, match="not defined"):
-        Threshold.parse("nrr(pgd) < 0.2").holds(bare)
-
-
-@given(
-    st.sampled_from(sorted(Threshold.measures())),
-    st.sampled_from(["all", "tpgd[5]", "tpgd-best"]),
-    st.sampled_from(["<", "<=", ">", ">="]),
-    st.integers(0, 64),
+@pytest.mark.parametrize(
+    ("audit", "text", "message"),
+    [
+        (CATS_AND_DOGS, "wurst(all) < 0.2", "unknown measure or class .*worst"),
+        (CATS_AND_DOGS, "cats(all) < 0.2", "unknown measure or class .*cat"),
+        (CATS_AND_DOGS, "__import__('ls') < 1", "unknown measure or class .*known:"),
+        (CATS_AND_DOGS, "worst(autoattack) < 0.2", "unknown attack in condition"),
+        (BARE, "owl(pgd) < 0.2", "0 images of this class"),
+        (BARE, "owl(pgd).low < 0.2", "0 images of this class"),
+        (BARE, "nrr(pgd) < 0.2", "not defined"),
+    ],
 )
-def test_a_condition_parses_its_own_text(measure: str, attack: str, comparison: str, limit: int) -> None:
-    threshold = Threshold(measure, attack, comparison, Fraction(limit, 64))
-    assert Threshold.parse(str(threshold)) == threshold
+def test_what_an_audit_does_not_have_does_not_pass_a_build(audit: Audit, text: str, message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        Threshold.parse(text).holds(audit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,6 +46,23 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(self.drop(x.flatten(1)))
         return out
+
+
+class Wrapped(nn.Module):
+    """The linear model between a front end on its images and a back end on its logits, which also gets the images."""
+
+    def __init__(
+        self,
+        front: Callable[[Tensor], Tensor] = torch.clone,
+        back: Callable[[Tensor, Tensor], Any] = lambda logits, _: logits,
+    ) -> None:
+        super().__init__()
+        self.inner = model(scale=2.0)
+        self.front, self.back = front, back
+        self.eval()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.back(self.inner(self.front(x)), x)
 
 
 def patterns(classes: int, seed: int = 0) -> Tensor:

@@ -15,7 +15,7 @@ from classwise.core.settings.command_line import recorded
 from classwise.data import load_data
 from classwise.reporting.provenance import settings_of
 from classwise.training.train import train
-from tests.auditing.test_records import AUDIT, contents
+from tests.auditing.test_audit_folders import AUDIT, contents
 from tests.training.test_trainer import SMALL
 
 START: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": SMALL, "epochs": 1}

@@ -88,12 +88,12 @@ def _with_step(evidence: Evidence, probe: Probe) -> Tensor:
     return evidence.clean & (_small_step(probe).flatten().cpu() > 0)
 
 
-def _misleading_cost(evidence: Evidence, probe: Probe) -> int:
-    """A gradient and a forward pass of each image."""
-    return 3 * int(_with_step(evidence, probe).sum())
-
-
-@guard(reads="gradients", passes=_misleading_cost, most=3, pixelwise=True)
+@guard(
+    reads="gradients",
+    passes=lambda evidence, probe: 3 * int(_with_step(evidence, probe).sum()),  # a gradient and a pass of each image
+    most=3,
+    pixelwise=True,
+)
 def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
     """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
     tried = _with_step(evidence, probe)
@@ -231,12 +231,15 @@ NOISES = 10
 """Number of noise samples for each image."""
 
 
-def _noise_cost(evidence: Evidence, probe: Probe) -> int:
-    """The verification of each survivor for each noise sample."""
-    return NOISES * probe.verification * int(evidence.survivors.sum()) if evidence.attacks else 0
-
-
-@guard(reads="sample", passes=_noise_cost, most=NOISES, priority=4, pixelwise=True)
+@guard(
+    reads="sample",
+    passes=lambda evidence, probe: (
+        NOISES * probe.verification * int(evidence.survivors.sum()) if evidence.attacks else 0
+    ),
+    most=NOISES,
+    priority=4,
+    pixelwise=True,
+)
 def random_noise(evidence: Evidence, probe: Probe) -> Result:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
     success = evidence.survivors.clone()

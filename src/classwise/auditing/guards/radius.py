@@ -25,6 +25,13 @@ PROBE = PGD(steps=10, step_size="0.25eps")
 """The attack of these guards."""
 MOST = 2 * PROBE.steps + 1
 """Its passes per image, with the verification."""
+
+
+def _attack_passes(probe: Probe, images: Tensor) -> int:
+    """The passes of the attack on these images, bool (N,)."""
+    return (2 * PROBE.steps + probe.verification) * int(images.sum())
+
+
 REPETITIONS = 3
 """Number of repeated passes over the clean images."""
 
@@ -63,12 +70,13 @@ RISE_SHARE = 0.03
 FACTORS = {"half the radius": 0.5, "the radius": 1.0, "double the radius": 2.0}
 
 
-def _falling_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each correctly classified image at each radius."""
-    return len(FACTORS) * (2 * PROBE.steps + probe.verification) * int(evidence.clean.sum())
-
-
-@guard(reads="gradients", passes=_falling_cost, most=len(FACTORS) * MOST, priority=7, pixelwise=True)
+@guard(
+    reads="gradients",
+    passes=lambda evidence, probe: len(FACTORS) * _attack_passes(probe, evidence.clean),
+    most=len(FACTORS) * MOST,
+    priority=7,
+    pixelwise=True,
+)
 def not_falling(evidence: Evidence, probe: Probe) -> Result:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
@@ -99,12 +107,12 @@ def _unreached(evidence: Evidence, probe: Probe) -> Tensor:
     return evidence.survivors if largest <= grey_radius(probe.threat.norm, probe.batch.x.shape[1:]) else evidence.clean
 
 
-def _large_cost(evidence: Evidence, probe: Probe) -> int:
-    """The attack of each of these images, and a pass of the grey image."""
-    return (2 * PROBE.steps + probe.verification) * int(_unreached(evidence, probe).sum()) + 1
-
-
-@guard(reads="gradients", passes=_large_cost, most=MOST, pixelwise=True)
+@guard(
+    reads="gradients",
+    passes=lambda evidence, probe: _attack_passes(probe, _unreached(evidence, probe)) + 1,  # one for the grey image
+    most=MOST,
+    pixelwise=True,
+)
 def large_radius(evidence: Evidence, probe: Probe) -> Result:
     """At a radius that reaches the grey image, the robust accuracy is higher than possible, overall or in one class.
 

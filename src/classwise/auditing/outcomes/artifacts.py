@@ -156,12 +156,9 @@ def write(folder: Path, kind: str, attack: str, number: int, index: Array, rows:
 
 def _blocks(folder: Path, kind: str, attack: str) -> list[tuple[Array, Array]]:
     """The blocks of one kind and attack."""
-    blocks = []
-    for path in sorted((folder / FOLDER / kind).glob("*.safetensors")):
-        if _attack_of(path) == attack:
-            with safe_open(path, framework="numpy") as file:
-                blocks.append((file.get_tensor("index"), file.get_tensor(kind)))
-    return blocks
+    return [
+        _read(path) for path in sorted((folder / FOLDER / kind).glob("*.safetensors")) if _attack_of(path) == attack
+    ]
 
 
 def of_file(folder: Path, number: str) -> dict[str, tuple[Array, Array]]:
@@ -174,9 +171,14 @@ def of_file(folder: Path, number: str) -> dict[str, tuple[Array, Array]]:
     found = {}
     for path in sorted((folder / FOLDER).glob(f"*/{number}.safetensors")):
         _attack_of(path)  # verifies the file
-        with safe_open(path, framework="numpy") as file:
-            found[path.parent.name] = file.get_tensor("index"), file.get_tensor(path.parent.name)
+        found[path.parent.name] = _read(path)
     return found
+
+
+def _read(path: Path) -> tuple[Array, Array]:
+    """Image indices (N,) and rows (N, ...) of a verified file of tensors."""
+    with safe_open(path, framework="numpy") as file:
+        return file.get_tensor("index"), file.get_tensor(path.parent.name)
 
 
 def remove_orphans(folder: Path) -> None:

@@ -31,7 +31,7 @@ from classwise.core.settings.extras import require
 from classwise.core.settings.names import checked_names
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.confusion import confusion, sparse_confusion
-from classwise.stats.counts import BoolArray, ClassCounts, IntArray, class_labels
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels
 from classwise.stats.metrics.averages import overall_bounds
 from classwise.stats.registry import MetricInputs
 
@@ -453,15 +453,30 @@ class Outcomes:
     @cached_property
     def _verdicts(self) -> dict[str, Verdicts]:
         """(N,) verdicts of each applicable attack."""
-        order = {label: place for place, label in enumerate(self.attacks)}
-        table = np.full((len(order), len(self)), UNKNOWN, dtype=np.int8)
-        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
-        table[places, np.searchsorted(self.index, self.frame["index"])] = self.frame["correct"]
+        verdicts: dict[str, Verdicts] = self._by_attack(self.frame["correct"], UNKNOWN, np.int8)
         done = np.zeros(len(self), dtype=np.bool_)  # images that no later attack runs on
-        for label, row in zip(order, table, strict=True):
+        for label, row in verdicts.items():
             row[done & (row < 0)] = 0
             done |= (row == 0) & bool(self.meta.early_stop if label == CLEAN else self.meta.cascade)
+        return verdicts
+
+    def _by_attack(self, values: ArrayLike, missing: float, dtype: type[Any]) -> dict[str, NDArray[Any]]:
+        """(N,) the values of the rows of each applicable attack; ``missing`` where an image has no row."""
+        order = {label: place for place, label in enumerate(self.attacks)}
+        table = np.full((len(order), len(self)), missing, dtype=dtype)
+        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
+        table[places, np.searchsorted(self.index, self.frame["index"])] = values
         return dict(zip(order, table, strict=True))
+
+    def correct_shares(self, name: str) -> FloatArray:
+        """(N,) the fraction of correct passes of each image under an attack or ``all`` (`Audit.probabilities`)."""
+        labels = self.attacks
+        if name != ALL:
+            labels = labels[: labels.index(name) + 1] if self.meta.cascade else (name,)
+        repeats = self.frame[outcome_files.REPEATS].to_numpy(np.float64, na_value=np.inf)
+        passes = self._by_attack(repeats, np.inf, np.float64)
+        lowest: FloatArray = np.min([passes[label] for label in labels], axis=0) / self.meta.repeats
+        return np.where(np.isinf(lowest), np.nan, lowest)
 
     def _members(self, name: str) -> tuple[str, ...]:
         """The attacks whose verdicts decide that of a name."""
@@ -564,12 +579,8 @@ class Outcomes:
     @cached_property
     def _classes(self) -> dict[str, IntArray]:
         """(N,) the predictions under each applicable attack, `NO_PREDICTION` where there is none."""
-        order = {label: place for place, label in enumerate(self.attacks)}
-        table = np.full((len(order), len(self)), NO_PREDICTION, dtype=np.int64)
-        places = self.frame["attack"].map(order).to_numpy(dtype=np.int64)
         predictions = self.frame["prediction"].to_numpy(dtype=np.int64, na_value=NO_PREDICTION)
-        table[places, np.searchsorted(self.index, self.frame["index"])] = predictions
-        return dict(zip(order, table, strict=True))
+        return self._by_attack(predictions, NO_PREDICTION, np.int64)
 
     def _predicted(self, name: str) -> IntArray:
         """(N,) the prediction on each image under any of `names`: its label if it is correct.

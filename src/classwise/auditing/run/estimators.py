@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from classwise.auditing.outcomes.files import REPEATS
 from classwise.auditing.outcomes.meta import ALL
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.stats import metrics
 from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.bounds import BoundedCounts
-from classwise.stats.counts import FloatArray, ratio
+from classwise.stats.counts import ratio
 from classwise.stats.intervals import class_intervals
 from classwise.stats.registry import MetricInputs, all_metrics, arranged
 
@@ -101,7 +100,7 @@ class Estimator(ABC):
         size = 1 if overall else len(self.group_names)
         columns: dict[str, Any] = {"n": np.bincount(ids, minlength=size)}
         for name in (*outcomes.attacks, ALL):
-            shares = correct_shares(outcomes, name)
+            shares = outcomes.correct_shares(name)
             mean = ratio(np.bincount(ids, weights=shares, minlength=size), columns["n"])
             low, high = mean_intervals(shares, ids, size, self.alpha)
             columns |= {name: mean, f"{name}_low": low, f"{name}_high": high}
@@ -176,16 +175,3 @@ class BoundsEstimator(Estimator):
             low, high = metric.possible(inputs)
             row |= {f"{name}_{LOWER}": float(low), f"{name}_{UPPER}": float(high)}
         return row
-
-
-def correct_shares(outcomes: Outcomes, name: str) -> FloatArray:
-    """(N,) the fraction of correct passes of each image under an attack or ``all`` (`Audit.probabilities`)."""
-    labels = outcomes.attacks
-    if name != ALL:
-        labels = labels[: labels.index(name) + 1] if outcomes.meta.cascade else (name,)
-    table = np.full((len(labels), len(outcomes)), np.inf)
-    for row, label in zip(table, labels, strict=True):
-        rows = outcomes.frame[outcomes.frame["attack"] == label]
-        row[np.searchsorted(outcomes.index, rows["index"])] = rows[REPEATS].to_numpy(np.float64, na_value=np.inf)
-    lowest: FloatArray = table.min(axis=0) / outcomes.meta.repeats
-    return np.where(np.isinf(lowest), np.nan, lowest)

@@ -119,7 +119,7 @@ class AttackLoop:
         processes: the processes that share the images.
         progress: receives the progress of this process.
         record: the record of the run.
-        deadline: when the last image is started, on the monotonic clock.
+        deadline: time on the monotonic clock after which no image is started.
     """
 
     def __init__(
@@ -149,31 +149,28 @@ class AttackLoop:
         A request to stop (SIGINT or SIGTERM, see `classwise.core.progress.interruption`) takes effect after the next
         block of finished images; finished rows are written.
         """
+        images, complete = 0, False
+        sample: tuple[Batch, Threat] | None = None
+        traces: list[pd.DataFrame] = []
         try:
             with interruption.deferred():
-                return self._attack_pieces()
+                for piece in self.inputs.pieces:
+                    images += len(piece)
+                    order = balanced_order(piece.y.cpu())
+                    if sample is None:
+                        sample = piece.batch(order[:SAMPLE]), self.plan.threat.of(order[:SAMPLE])
+                    self._attack_piece(piece, part_of(order, piece.y.cpu(), self.processes))
+                    traces += self._traces(piece)
+                    if self.late:
+                        break
+                else:
+                    complete = True
+                self.writer.flush()
         except interruption.STOPS as stop:
             self.writer.flush()
             if self.writer.folder is not None:
                 stop.add_note(f"{self.writer.count():,} outcomes are saved in {self.writer.folder}")
             raise
-
-    def _attack_pieces(self) -> Attacked:
-        images, complete = 0, False
-        sample: tuple[Batch, Threat] | None = None
-        traces: list[pd.DataFrame] = []
-        for piece in self.inputs.pieces:
-            images += len(piece)
-            order = balanced_order(piece.y.cpu())
-            if sample is None:
-                sample = piece.batch(order[:SAMPLE]), self.plan.threat.of(order[:SAMPLE])
-            self._attack_piece(piece, part_of(order, piece.y.cpu(), self.processes))
-            traces += self._traces(piece)
-            if self.late:
-                break
-        else:
-            complete = True
-        self.writer.flush()
         facts = {kind: found.get("", found) for kind, found in self._reasons.items() if kind != "not_reduced"}
         return Attacked(self.engine, images if complete else None, sample, traces, facts)
 
@@ -203,6 +200,7 @@ class AttackLoop:
         self._examples.add(self.writer.rows(CLEAN, piece.own))
 
     def _clean_blocks(self, piece: _Piece, todo: Tensor) -> Generator[Block]:
+        """Evaluate images without attack, batch by batch."""
         for job in self._jobs(piece, todo):
             decision = self.engine.decide(job.x, job.y)
             frame = clean_rows(job.index, job.y, decision, self.plan.repeats.count)
@@ -236,6 +234,7 @@ class AttackLoop:
                 self.progress.log(f"{text}: {reason}")
 
     def _attack_blocks(self, piece: _Piece, todo: Tensor, label: str, attack: Attack) -> Generator[Block]:
+        """Attack images; blocks are in the order in which images finish."""
         jobs = self._jobs(piece, todo)
         # Closed at once, also after an exception, so that the model is restored.
         with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs, images=len(todo))) as blocks:
@@ -275,7 +274,7 @@ class AttackLoop:
         if len(todo):
             self.progress.start(label, len(todo))
         while len(todo):
-            first = piece.images.index.cpu()[todo[:1]]  # processes and shards begin with different images
+            first = torch.from_numpy(piece.index[todo[:1].numpy()])  # processes and shards begin with different images
             seed = int(CounterRNG(self.plan.seed, "model").child(label).integers(first, (), 1 << 32).sum())
             seeds = seeded(seed, self.engine.device)
             try:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,8 @@ FUSION_FACTS = ("not_fused", "not_compiled", "without_graphs")
 
 Tensors = Mapping[str, tuple[Array, Array]]
 """Tensors by kind: image indices (N,) and rows (N, ...)."""
+Block = tuple[pa.Table, Tensors]
+"""Rows of one attack, and their tensors."""
 
 
 @dataclass(frozen=True)
@@ -218,14 +220,7 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     return merged
 
 
-class _Block(NamedTuple):
-    """Rows of one attack, and their tensors."""
-
-    table: pa.Table
-    tensors: Tensors
-
-
-def _blocks(paths: Iterable[Path], examples: Examples) -> Iterator[_Block]:
+def _blocks(paths: Iterable[Path], examples: Examples) -> Iterator[Block]:
     """The rows and tensors of files in larger blocks."""
     tables: list[pa.Table] = []
     tensors: dict[str, list[tuple[Array, Array]]] = {}
@@ -242,14 +237,14 @@ def _blocks(paths: Iterable[Path], examples: Examples) -> Iterator[_Block]:
         yield _joined(tables, tensors)
 
 
-def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> _Block:
+def _joined(tables: Sequence[pa.Table], tensors: Mapping[str, Sequence[tuple[Array, Array]]]) -> Block:
     """One table, and one block of each kind of tensors that has rows."""
     schema, joined = tables[0].schema, dict[str, tuple[Array, Array]]()
     for kind, blocks in tensors.items():
         index, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
         if len(index):
             joined[kind] = index, rows
-    return _Block(pa.concat_tables([table.cast(schema) for table in tables]), joined)
+    return pa.concat_tables([table.cast(schema) for table in tables]), joined
 
 
 def _rows(folder: Path) -> dict[Path, dict[str, IntArray]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.registry import Registry
+from classwise.core.settings.user_code import call_user_code
 
 if TYPE_CHECKING:
     from classwise.sweeps.jobs import Call
@@ -75,15 +76,10 @@ def make(call: Call) -> None:
     function: Callable[..., Any] = FUNCTIONS.load(call.function)
     arguments = call.bound(function)
     if call.function not in FUNCTIONS:
-        _call_user_code(function, arguments)
+        call_user_code(function, **arguments)
         return
     with recorded([call.function, *_words(function, arguments)]):
         function(**arguments)
-
-
-def _call_user_code(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    _calls_user_code = True
-    function(**arguments)
 
 
 def _words(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:

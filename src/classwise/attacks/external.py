@@ -20,6 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Count, configurable
 from classwise.core.settings.default_device import default_of_user
 from classwise.core.settings.registry import is_builtin, load_object
+from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import bare
 
 
@@ -125,7 +126,6 @@ class ExternalAttack(Attack):
 
     def _attacked(self, model: Forward, inputs: AttackInputs, rows: Tensor) -> Tensor:
         """Run the attack on some rows; images (len(rows), C, H, W)."""
-        _calls_user_code = True
         module = getattr(model, "module", None)
         attack = self._loaded_attack(module)
         x, y = inputs.x[rows], inputs.y[rows]
@@ -138,9 +138,11 @@ class ExternalAttack(Attack):
             else:
                 _compare_radius(attack, inputs.threat.epsilon)
                 if _binds(attack, 2):
-                    adversarial = attack(x.clone(), y.clone())
+                    adversarial = call_user_code(attack, x.clone(), y.clone())
                 else:
-                    adversarial = attack(_required(module, "an attack on the model"), x.clone(), y.clone())
+                    adversarial = call_user_code(
+                        attack, _required(module, "an attack on the model"), x.clone(), y.clone()
+                    )
         what = "" if isinstance(adversarial, Tensor) else f"a {type(adversarial).__name__}"
         if isinstance(adversarial, Tensor):
             if adversarial.shape != x.shape or adversarial.is_meta:
@@ -154,29 +156,29 @@ class ExternalAttack(Attack):
 
     def _loaded_attack(self, module: nn.Module | None) -> Callable[..., Any]:
         """The attack, built from the model if ``build`` is set."""
-        _calls_user_code = True
         if self.build is None:
             attack: Callable[..., Any] = _loaded(self.attack)
             return attack
-        built = _loaded(self.build)(_required(module, "build="))
+        built = call_user_code(_loaded(self.build), _required(module, "build="))
         if not callable(built):
             raise ClasswiseError(f"{_name(self.build)} returns {built!r}; expected a callable attack")
         return built  # type: ignore[no-any-return]  # its result is checked after the call
 
     def _run_foolbox(self, attack: Any, module: nn.Module | None, inputs: AttackInputs, rows: Tensor) -> Tensor:
         """Run a foolbox attack, one call for each distinct radius."""
-        _calls_user_code = True
         x, y = inputs.x[rows], inputs.y[rows]
         wrapped = self.model
         if wrapped is None:
             if module is None:
                 raise ClasswiseError("external: a foolbox attack requires model=, a foolbox model")
-            wrapped = load_object("foolbox:PyTorchModel")(module, bounds=(0, 1), device=x.device)
+            wrapped = call_user_code(load_object("foolbox:PyTorchModel"), module, bounds=(0, 1), device=x.device)
         radii = inputs.threat.radius(inputs.x).flatten().expand(len(inputs.x))[rows]
         result = x.clone()
         for radius in torch.unique(radii):
             mask = radii == radius
-            _, adversarial, _ = attack(wrapped, x[mask].clone(), y[mask].clone(), epsilons=float(radius))
+            _, adversarial, _ = call_user_code(
+                attack, wrapped, x[mask].clone(), y[mask].clone(), epsilons=float(radius)
+            )
             result[mask] = adversarial.detach()
         return result
 

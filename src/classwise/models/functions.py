@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.user_code import call_user_code
 
 _MOST = 1000
 """Maximum number of objects searched for modules."""
@@ -50,8 +51,7 @@ class FunctionModel(nn.Module):
 
     def forward(self, x: Tensor) -> object:
         """The function's output."""
-        _calls_user_code = True
-        return self._function(x)
+        return call_user_code(self._function, x)
 
 
 def as_module(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:

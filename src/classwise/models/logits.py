@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier, Wrapper
 from classwise.models.functions import as_module
 from classwise.models.maite import MaiteModel, is_model
@@ -177,8 +178,7 @@ class LogitsModel(Wrapper):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, C) of images (N, channels, H, W)."""
-        _calls_user_code = True
-        output = _picked(self.model(x))
+        output = _picked(call_user_code(self.model, x))
         if self.kind == "binary":
             self.decide(output)
         if self.kind.startswith("binary"):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.user_code import call_user_code
 from classwise.data.maite import class_names_of, has_metadata
 from classwise.models.functions import FunctionModel
 
@@ -61,6 +62,5 @@ class MaiteModel(FunctionModel):
         return scores.to(x.device)
 
     def _outputs(self, images: list[np.ndarray[Any, Any]]) -> Any:
-        _calls_user_code = True
-        found: Any = self._function(images)  # type: ignore[arg-type]  # not a batch of images, but their list
+        found: Any = call_user_code(self._function, images)  # type: ignore[arg-type]  # not a batch of images, but their list
         return found

@@ -20,6 +20,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import summary
 from classwise.core.settings.registry import described
+from classwise.core.settings.user_code import call_user_code
 from classwise.stats import METRICS, Unit
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
 from classwise.stats.function_intervals import (
@@ -139,12 +140,11 @@ class Metric:
 
     def estimate(self, inputs: MetricInputs, alpha: float = 0.05) -> Estimate:
         """The value with its interval; NaN as in `value`."""
-        _calls_user_code = True
         arguments = inputs.arguments(self.reads)
         if arguments is None:
             return NO_ESTIMATE
         if self.interval is not None:
-            return self.interval(*arguments, alpha)
+            return call_user_code(self.interval, *arguments, alpha)
         known = inputs._estimates  # a bootstrap is not repeated for each table
         if (self.name, alpha) not in known:
             known[self.name, alpha] = self._generic_estimate(inputs, arguments, alpha)
@@ -155,7 +155,6 @@ class Metric:
 
         They are fractions if the metric is rational, and NaN where none are known.
         """
-        _calls_user_code = True
         if self.bounds is None:
             arguments = inputs.arguments(self.reads)
             if arguments is None:
@@ -163,8 +162,8 @@ class Metric:
             value: Any = self._value(arguments)
             return Bounds(value, value)
         if self.reads == "counts":
-            return self.bounds(inputs.counts)
-        return UNKNOWN if inputs.clean is None else self.bounds(inputs.clean, inputs.counts)
+            return call_user_code(self.bounds, inputs.counts)
+        return UNKNOWN if inputs.clean is None else call_user_code(self.bounds, inputs.clean, inputs.counts)
 
     def _value(self, arguments: tuple[Any, ...]) -> Fraction | float:
         """The value of the function.
@@ -172,8 +171,7 @@ class Metric:
         Raises:
             ClasswiseError: if it is no number, or no fraction although the metric is rational.
         """
-        _calls_user_code = True
-        value = self.function(*arguments)
+        value = call_user_code(self.function, *arguments)
         if self.rational and self.bounds is None and not isinstance(value, Fraction):
             raise ClasswiseError(
                 f"metric {self.name!r} is rational, but returned {described(value)}; return a Fraction"

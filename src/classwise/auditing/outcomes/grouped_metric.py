@@ -12,6 +12,7 @@ import pandas as pd
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.registry import described
+from classwise.core.settings.user_code import call_user_code
 from classwise.stats.counts import IntArray
 
 Method = Literal["between_groups", "to_overall"]
@@ -86,8 +87,7 @@ def _value(function: Callable[..., Any], labels: IntArray, predictions: IntArray
     Raises:
         ClasswiseError: if it is no number.
     """
-    _calls_user_code = True
-    value = function(labels, predictions)
+    value = call_user_code(function, labels, predictions)
     try:
         return float(value)
     except (TypeError, ValueError) as error:

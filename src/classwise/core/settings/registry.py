@@ -16,8 +16,10 @@ from typing import Any, Generic, TypeVar
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
+from classwise.core.settings.user_code import call_user_code
 
 T = TypeVar("T")
+_MISSING = object()
 
 
 def load_object(path: str, kind: str = "object") -> Any:
@@ -32,7 +34,6 @@ def load_object(path: str, kind: str = "object") -> Any:
     Raises:
         ClasswiseError: if the path is malformed, or the module or the name in it does not exist.
     """
-    _calls_user_code = True  # the statements of the module
     module_name, _, attribute = path.partition(":")
     names = [*module_name.split("."), *attribute.split(".")]
     if len(path) > limits.NAME_LENGTH or not all(name.isidentifier() for name in names):
@@ -42,7 +43,7 @@ def load_object(path: str, kind: str = "object") -> Any:
     if added:
         sys.path.insert(0, here)
     try:
-        module = importlib.import_module(module_name)
+        module = call_user_code(importlib.import_module, module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
             raise ClasswiseError(f"{kind} {path!r}: there is no module {error.name!r}") from error
@@ -54,13 +55,15 @@ def load_object(path: str, kind: str = "object") -> Any:
     finally:
         if added:
             sys.path.remove(here)
-    value, where = module, f"module {module_name!r}"
+    value: Any = module
+    where = f"module {module_name!r}"
     for name in attribute.split("."):
-        if not hasattr(value, name):
+        found = call_user_code(getattr, value, name, _MISSING)
+        if found is _MISSING:
             public = [attribute for attribute in dir(value) if not attribute.startswith("_")]
             known = [attribute for attribute in public if not inspect.ismodule(getattr(value, attribute, None))]
             raise unknown(f"{kind} in {where}:", name, known)
-        value, where = getattr(value, name), f"{module_name}:{name}"
+        value, where = found, f"{module_name}:{name}"
     return value
 
 

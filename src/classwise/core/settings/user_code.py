@@ -7,37 +7,43 @@ import site
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType, ModuleType
-
-USER_CODE_CALL = "_calls_user_code"
-"""A local variable of this name marks a function that calls an object of the user: a model, an attack, a module.
-
-The mark is needed for objects of installed packages; files outside of all packages are recognised by their path.
-"""
+from typing import ParamSpec, TypeVar
 
 Place = tuple[FrameType, int]
 """A frame and its current line."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def call_user_code(function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Call an object of the user, such as a model or an attack, so that `user_code` attributes its errors to the user.
+
+    Objects of installed packages need this; files outside of all packages are recognised by their path.
+    """
+    return function(*arguments, **options)
 
 
 def user_code(error: BaseException) -> Place | None:
     """The innermost frame and line of the user's code in the traceback of an error; None if there is none.
 
     User code is every file outside of classwise, the standard library and installed packages, and all code called by
-    a function with the mark `USER_CODE_CALL`. A TypeError raised in such a function itself counts as the user's: the
-    object does not accept the call.
+    `call_user_code`. A TypeError of the call itself counts as the user's: the object does not accept the call.
     """
     frames = list(traceback.walk_tb(error.__traceback__))
     users = [place for place in frames if _is_users(place[0].f_code.co_filename)]
     if users:
         return users[-1]
     ours = [number for number, (frame, _) in enumerate(frames) if _is_ours(frame.f_code.co_filename)]
-    if ours and USER_CODE_CALL in frames[ours[-1]][0].f_locals:
-        called = ours[-1] < len(frames) - 1
-        return frames[-1] if called or isinstance(error, TypeError) else None
-    return None
+    if not ours or frames[ours[-1]][0].f_code is not call_user_code.__code__:
+        return None
+    if ours[-1] < len(frames) - 1:
+        return frames[-1]
+    return frames[-2] if isinstance(error, TypeError) else None
 
 
 def raised_within(error: BaseException, package: ModuleType) -> bool:

@@ -14,6 +14,7 @@ from torch import nn
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
 from classwise.core.settings.registry import described, is_builtin
+from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
 from classwise.models.maite import MaiteModel, is_model
@@ -123,11 +124,10 @@ def _with_accepted(
     make: Callable[..., object], name: str, first: list[Any], values: dict[str, Any], optional: set[str]
 ) -> object:
     """Call a function; ``optional`` arguments, for its ``**kwargs``, are dropped if it does not accept them."""
-    _calls_user_code = True
     state = torch.get_rng_state()
     while True:
         try:
-            return make(*first, **values)
+            return call_user_code(make, *first, **values)
         except TypeError as error:
             refused = _UNEXPECTED.search(str(error))
             if refused is None or refused[1] not in optional & values.keys():

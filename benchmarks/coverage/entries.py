@@ -28,7 +28,6 @@ CENSUS = (
         (
             "stats.intervals:proportion_interval",
             "stats.intervals:class_intervals",
-            "stats.intervals:score_interval",
             "stats.intervals:wilson",
             "stats.intervals:clopper_pearson",
             "auditing.run.result:Audit.intervals",

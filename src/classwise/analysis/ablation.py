@@ -39,11 +39,6 @@ class Ablation(AnalysisResult):
     rows: pd.DataFrame
 
     @property
-    def table(self) -> pd.DataFrame:
-        """The rows."""
-        return self.rows
-
-    @property
     def best(self) -> pd.DataFrame:
         """The 1/T of lowest overall accuracy of each model, as in kdd21 Table 3, and the change.
 

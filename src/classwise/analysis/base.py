@@ -15,9 +15,9 @@ class AnalysisResult(ABC):
     """The result of an analysis: all numbers with their intervals; the table and the figure only present them."""
 
     @property
-    @abstractmethod
     def table(self) -> pd.DataFrame:
-        """The data of the figure; accuracies are fractions."""
+        """The data of the figure, by default the first table among the fields; accuracies are fractions."""
+        return next(value for value in vars(self).values() if isinstance(value, pd.DataFrame))
 
     @abstractmethod
     def figure(self) -> Drawing:

@@ -48,11 +48,6 @@ class Drop(AnalysisResult):
     difference: Estimate
     p_value: float
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the classes."""
-        return self.classes
-
     def figure(self) -> Drawing:
         """The drop of each class, in ascending order of the accuracy under the weaker attack."""
         frame = self.classes.sort_values("weak")

@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting import formatting
 from classwise.reporting.figures.points import Cloud, clouds
 from classwise.reporting.svg import Drawing
-from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels
+from classwise.stats.counts import FloatArray, IntArray, class_labels, place_in_class
 from classwise.stats.intervals import two_sided_z
 
 NEIGHBOURS = 10
@@ -34,23 +34,18 @@ class Embedding(AnalysisResult):
     Attributes:
         attack: the attack of the attacked images.
         class_names: (C,) names.
-        points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``.
         purity: a row for each kind and level (``class``, ``superclass``): ``purity``, the mean share of an image's 10
             nearest neighbours of its kind in feature space that are of its class or superclass; ``low`` and ``high``
             (normal interval over images); ``chance``, that share among all other images.
+        points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``.
         by_class: purity of each class at the level ``class``: class names (rows) by kinds (columns).
     """
 
     attack: str
     class_names: tuple[str, ...]
-    points: pd.DataFrame
     purity: pd.DataFrame
+    points: pd.DataFrame
     by_class: pd.DataFrame
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the purity."""
-        return self.purity
 
     def figure(self) -> Drawing:
         """iclr21 Figure 8: t-SNE of the features of clean and attacked images."""
@@ -142,7 +137,7 @@ def embedding_of(
             "flatten features with more dimensions"
         )
     numbers = np.arange(len(truth)) if index is None else np.asarray(index)
-    chosen = _first_of_each(truth, per_class)
+    chosen = place_in_class(truth) < per_class
     truth, numbers, kinds = truth[chosen], numbers[chosen], {CLEAN: first[chosen], attack: second[chosen]}
     if len(truth) <= neighbours:
         raise ClasswiseError(f"{len(truth)} images: the purity of {neighbours} neighbours requires more images")
@@ -176,16 +171,7 @@ def embedding_of(
                 )
     purity = pd.DataFrame(rows).set_index(["kind", "level"])
     frame = pd.DataFrame(by_class, index=pd.Index(list(class_names), name="class"))
-    return Embedding(attack, tuple(class_names), points, purity, frame)
-
-
-def _first_of_each(labels: IntArray, most: int) -> BoolArray:
-    """(N,) true for the first ``most`` images of each class."""
-    order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], labels[order])
-    chosen = np.zeros(len(labels), dtype=np.bool_)
-    chosen[order[np.arange(len(labels)) - starts < most]] = True
-    return chosen
+    return Embedding(attack, tuple(class_names), purity, points, frame)
 
 
 def _plane(features: FloatArray, components: int, perplexity: float, seed: int) -> FloatArray:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.stats.counts import BoolArray
 from classwise.training.folder import Run
 
 
@@ -37,6 +40,13 @@ def images_of(run: Run, split: str) -> pd.Series[int]:
     return count
 
 
-def inside(epoch: int, total: int, window: tuple[float, float]) -> bool:
-    """Whether an epoch (from 1) is in a window (start, end] of fractions of ``total`` epochs."""
-    return window[0] * total - 1e-9 < epoch - 0.5 < window[1] * total + 1e-9
+def inside(epoch: ArrayLike, total: int, window: tuple[float, float]) -> BoolArray:
+    """Whether epochs (from 1) are in a window (start, end] of fractions of ``total`` epochs."""
+    middle = np.asarray(epoch) - 0.5
+    return np.asarray((window[0] * total - 1e-9 < middle) & (middle < window[1] * total + 1e-9))
+
+
+def class_names_of(run: Run) -> dict[int, str]:
+    """The names of the classes of a run, by label."""
+    classes = run.epochs.drop_duplicates("label")
+    return dict(zip(classes["label"].astype(int), classes["class"].astype(str), strict=True))

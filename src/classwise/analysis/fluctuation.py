@@ -37,11 +37,6 @@ class Fluctuation(AnalysisResult):
     runs: pd.DataFrame
     differences: Mapping[str, Estimate]
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the runs."""
-        return self.runs
-
     def figure(self) -> Drawing:
         """cfa23 Figure 4: mean change of the worst-class accuracy between adjacent epochs."""
         frame = self.runs

@@ -59,11 +59,6 @@ class Gap(AnalysisResult):
         """Spearman's correlation of the two class rankings with its interval."""
         return self.ranked.estimate(self.alpha)
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the classes."""
-        return self.classes
-
     def figure(self) -> Drawing:
         """iclr21 Figure 7: standard accuracy and robust accuracy of each class."""
         values = [

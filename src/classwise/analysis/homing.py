@@ -32,6 +32,7 @@ from classwise.data.images import Images
 from classwise.data.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
+from classwise.stats.confusion import confusion
 from classwise.stats.counts import BoolArray, IntArray, ratio
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.paired import paired_interval, paired_p_value
@@ -226,16 +227,20 @@ def homing(
         device=device,
         progress=progress,
     ).outcomes
-    errors = base.rows(name)[["index", "label", "prediction"]].query("label != prediction").reset_index(drop=True)
+    errors = base.rows(name)[["index", "label", "prediction"]].query("label != prediction")
+    errors = errors.astype(np.int64).reset_index(drop=True)
     engine = partial(Engine, precision=precision, batch_size=batch_size, early_stop=early_stop, seed=seed)
     retry = _Retry(run, data, test, chosen, which, engine, device, progress, precision.deterministic)
     home, runs = _without_each_class(retry, errors, folder)
-    matrices = Homing(test.class_names, base.confusion(name), _count(errors[home], test.num_classes), runs, alpha)
+
+    def counted(which: BoolArray) -> IntArray:
+        return confusion(errors["label"][which], errors["prediction"][which], test.num_classes)
+
+    matrices = Homing(test.class_names, base.confusion(name), counted(home), runs, alpha)
     if control is None:
         return matrices
     again = retry.robust(dataclasses.replace(run.recipe, seed=control), data, folder / f"control-{control}", errors)
-    counts, beyond = (_count(errors[where], test.num_classes) for where in (again, home & ~again))
-    return dataclasses.replace(matrices, control=counts, beyond=beyond)
+    return dataclasses.replace(matrices, control=counted(again), beyond=counted(home & ~again))
 
 
 @dataclass(frozen=True)
@@ -256,8 +261,9 @@ class _Retry:
         """Whether the errors (rows) of the base model are correct for a model trained on ``data``, under the attack."""
         if errors.empty:
             return np.zeros(0, dtype=np.bool_)
-        trained = _train(recipe, data, out, self.device, self.progress)
-        indices = torch.tensor(errors["index"].to_numpy(dtype=np.int64))
+        resume = (out / "recipe.yaml").is_file()
+        trained = train(recipe, out=out, data=data, resume=resume, device=self.device, progress=self.progress)
+        indices = torch.tensor(errors["index"].to_numpy())
         images = self.test.take(torch.isin(self.test.index.cpu(), indices).to(self.test.device))
         engine, threat = self.engine(trained.model(self.which).to(self.device)), Threat.parse(str(recipe.threat))
         with deterministic_algorithms(enabled=self.deterministic):
@@ -275,13 +281,6 @@ def _without_each_class(retry: _Retry, errors: pd.DataFrame, folder: Path) -> tu
             data = retry.data.take(retry.data.y != label)
             home[as_label] = retry.robust(retry.run.recipe, data, path, errors[as_label])
     return home, tuple(runs)
-
-
-def _count(errors: pd.DataFrame, classes: int) -> IntArray:
-    """Counts (C, C) of rows by label and prediction."""
-    matrix = np.zeros((classes, classes), dtype=np.int64)
-    np.add.at(matrix, (errors["label"].to_numpy(dtype=np.int64), errors["prediction"].to_numpy(dtype=np.int64)), 1)
-    return matrix
 
 
 def _images_of(run: Run, data: Images | None, test: Images | None) -> tuple[Images, Images]:
@@ -311,12 +310,6 @@ def _single_attack(attack: Attacks, run: Run) -> tuple[str, Attack]:
         raise ClasswiseError(f"homing requires one attack, got {len(suite.attacks)}: {', '.join(suite.attacks)}")
     ((name, chosen),) = suite.attacks.items()
     return name, chosen
-
-
-def _train(recipe: Recipe, data: Images, out: Path, device: str, progress: Progress | None) -> Run:
-    """Train a recipe in a folder, or resume the run in it."""
-    resume = (out / "recipe.yaml").is_file()
-    return train(recipe, out=out, data=data, resume=resume, device=device, progress=progress)
 
 
 def _robust(engine: Engine, attack: Attack, images: Images, threat: Threat) -> BoolArray:

@@ -56,11 +56,6 @@ class NormLink(AnalysisResult):
         """Pearson's and Spearman's correlation, with intervals for new images of the same classes and this model."""
         return self.linear.estimate(self.alpha), self.ranked.estimate(self.alpha)
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the classes."""
-        return self.classes
-
     def curves(self) -> Drawing:
         """iclr21 Figure 4: accuracy and norm, min-max normalised over the shown classes, which are numbered from 0."""
         places = [float(place) for place in range(len(self.classes))]

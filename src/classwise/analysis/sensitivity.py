@@ -52,11 +52,6 @@ class Sensitivity(AnalysisResult):
         """`reaction`, likewise."""
         return self.reaction.estimate(self.alpha)
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the classes."""
-        return self.classes
-
     def figure(self) -> Drawing:
         """kdd21 E7 as a scatter plot: the robust accuracy of each class against its CVC."""
         frame = self.classes

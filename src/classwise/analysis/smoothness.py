@@ -39,11 +39,6 @@ class Smoothness(AnalysisResult):
     attack: str
     rows: pd.DataFrame
 
-    @property
-    def table(self) -> pd.DataFrame:
-        """The rows."""
-        return self.rows
-
     def mean(self, model: str, classes: Sequence[int] | None = None) -> Estimate:
         """The unweighted mean of CVC over classes, with a 95 % interval for new images.
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.base import AnalysisResult
-from classwise.analysis.epochs import images_of, inside, measured
+from classwise.analysis.epochs import class_names_of, images_of, inside, measured
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.svg import Drawing
@@ -43,11 +43,6 @@ class Sweep(AnalysisResult):
     measure: str
     rows: pd.DataFrame
     alpha: float = 0.05
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The rows."""
-        return self.rows
 
     def values(self, kind: Kind) -> pd.DataFrame:
         """Accuracies, fractions: values of the hyper-parameter (rows) by classes (columns), ``overall`` last."""
@@ -137,8 +132,8 @@ def sweep(
 def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, float], alpha: float) -> pd.DataFrame:
     table = measured(run, split, measure)
     counts = images_of(run, split).reindex(table.columns).fillna(0).to_numpy(dtype=np.float64)
-    chosen = [inside(int(epoch), run.recipe.epochs, window) for epoch in table.index]
-    if not any(chosen):
+    chosen = inside(table.index, run.recipe.epochs, window)
+    if not chosen.any():
         raise ClasswiseError(
             f"{run.path} has no epoch between the fractions {window[0]:g} and {window[1]:g} of its training"
         )
@@ -146,7 +141,7 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
     best = run.best_epoch()
     if best is not None and best + 1 in table.index:
         kinds["best"] = table.loc[best + 1]
-    names = run.epochs.drop_duplicates("label").set_index("label")["class"]
+    names = [*table.rename(columns=class_names_of(run)), OVERALL]
     frames = []
     for kind, row in kinds.items():
         accuracy = row.to_numpy(dtype=np.float64)
@@ -156,7 +151,7 @@ def _of(value: float, run: Run, measure: str, split: str, window: tuple[float, f
         columns = {
             "value": value,
             "kind": kind,
-            "class": [*(str(names[label]) for label in table.columns), OVERALL],
+            "class": names,
             "n": sizes,
             "accuracy": shares,
             "low": low,

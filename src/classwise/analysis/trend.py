@@ -14,7 +14,7 @@ import pandas as pd
 from scipy import special
 
 from classwise.analysis.base import AnalysisResult
-from classwise.analysis.epochs import images_of, inside, measured
+from classwise.analysis.epochs import class_names_of, images_of, inside, measured
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.palette import SERIES
@@ -46,11 +46,6 @@ class Trend(AnalysisResult):
     epochs: pd.DataFrame
     classes: pd.DataFrame
     summary: pd.DataFrame
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The table of the epochs."""
-        return self.epochs
 
     def figure(self) -> Drawing:
         """kdd21 Figure 1 and cfa23 Figure 4: overall and worst-class accuracy of each run over the epochs."""
@@ -101,9 +96,7 @@ def trend(
             if table.empty:
                 raise ClasswiseError(f"{name!r}: labels {list(labels)}: none is a class of the run")
         weights = np.asarray(images_of(run, run_split).reindex(table.columns).fillna(0), dtype=np.float64)
-        names = _names(run)
-        accuracy = table.set_axis([names[int(label)] for label in table.columns], axis=1)
-        tables[name] = _Curves(accuracy, weights, run.recipe.epochs)
+        tables[name] = _Curves(table.rename(columns=class_names_of(run)), weights, run.recipe.epochs)
     return _trend(tables, measure, window, alpha)
 
 
@@ -149,20 +142,11 @@ def _trend(tables: Mapping[str, _Curves], measure: str, window: tuple[float, flo
         wide = table.rename_axis("epoch").reset_index()
         long = wide.melt("epoch", var_name="class", value_name="accuracy")
         classes.append(long.assign(run=name)[["run", "epoch", "class", "accuracy"]])
-        summary[name] = _summary(frame[_inside(frame["epoch"], total, window)], name, alpha)
+        summary[name] = _summary(frame[inside(frame["epoch"], total, window)], name, alpha)
     if not epochs:
         raise ClasswiseError("runs: empty; pass at least one run")
     whole = pd.DataFrame(summary).T.rename_axis("run")
     return Trend(measure, pd.concat(epochs, ignore_index=True), pd.concat(classes, ignore_index=True), whole)
-
-
-def _inside(epochs: pd.Series[int], total: int, window: tuple[float, float]) -> list[bool]:
-    return [inside(int(epoch), total, window) for epoch in epochs]
-
-
-def _names(run: Run) -> dict[int, str]:
-    epochs = run.epochs.drop_duplicates("label")
-    return dict(zip(epochs["label"].astype(int), epochs["class"].astype(str), strict=True))
 
 
 def _summary(frame: pd.DataFrame, name: str, alpha: float) -> dict[str, float]:

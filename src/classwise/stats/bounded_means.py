@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from classwise.core.settings.arguments import Level, checked
-from classwise.stats.counts import FloatArray, IntArray, ratio
+from classwise.stats.counts import FloatArray, IntArray, class_means, ratio
 from classwise.stats.crossed import lower_bound
 from classwise.stats.intervals import Interval
 
@@ -48,10 +48,7 @@ def _lower(values: FloatArray, index: IntArray, num_classes: int, error: float) 
     np.maximum.at(largest, index, values)
     scaled = ratio(values, largest[index])
     scaled = np.where(largest[index] > 0, scaled, 0.0)
-
-    def class_means(of_values: FloatArray) -> FloatArray:
-        return ratio(np.bincount(index, weights=of_values, minlength=num_classes), count)
-
     known = np.where(count > 0, count, np.nan)
-    bound: FloatArray = largest * lower_bound(known, class_means(scaled), class_means(scaled**2), error).bound
+    mean, square = (class_means(power, index, num_classes) for power in (scaled, scaled**2))
+    bound: FloatArray = largest * lower_bound(known, mean, square, error).bound
     return bound

@@ -84,18 +84,16 @@ def success_bounds(
     def inside(K: IntArray) -> BoolArray:  # noqa: N803
         return log_prior_posterior_ratio(K, B, t, k, prior) < limit
 
-    low, high = first, mode
-    while (low < high).any():
-        middle = (low + high) // 2
-        good = inside(middle)
-        low, high = np.where(good, low, np.minimum(middle + 1, high)), np.where(good, middle, high)
-    least = low
-    low, high = mode, last
-    while (low < high).any():
-        middle = (low + high + 1) // 2
-        good = inside(middle)
-        low, high = np.where(good, middle, low), np.where(good, high, np.maximum(middle - 1, low))
-    return SuccessBounds(least, low)
+    def end(outer: IntArray, inner: IntArray) -> IntArray:
+        """The number inside the set that is nearest to ``outer``; all beyond it up to ``inner`` are inside."""
+        while (outer != inner).any():
+            step = np.sign(inner - outer)
+            middle = outer + step * (np.abs(inner - outer) // 2)
+            good = inside(middle)
+            outer, inner = np.where(good, outer, middle + step), np.where(good, middle, inner)
+        return outer
+
+    return SuccessBounds(end(first, mode), end(last, mode))
 
 
 def intersect_bounds(least: ArrayLike, most: ArrayLike, new: SuccessBounds, known: ArrayLike) -> SuccessBounds:

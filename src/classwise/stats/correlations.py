@@ -17,7 +17,7 @@ from scipy import special
 
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Seed
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, ratio
+from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, place_in_class, ratio
 from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.ranks import ranks, row_correlations
 
@@ -283,14 +283,13 @@ def random_halves(labels: IntArray, index: IntArray | None = None, seed: Seed = 
         seed: seed of the splits.
     """
     number = np.arange(len(labels)) if index is None else index
-    count, place = np.bincount(labels), np.empty(len(labels), dtype=np.int64)
-    start = np.cumsum(count) - count
+    count = np.bincount(labels)
     halves = np.zeros((SPLITS, len(labels)), dtype=np.bool_)
     for split in range(SPLITS):
         keys = np.random.default_rng((seed, split)).random(int(number.max(initial=0)) + 1)[number]
-        place[np.lexsort((keys, labels))] = np.arange(len(labels))
+        order = np.lexsort((keys, labels))
         odd = count % 2 * (np.random.default_rng((seed, split, 1)).random(len(count)) < 0.5)
-        halves[split] = place - start[labels] >= (count // 2 + odd)[labels]
+        halves[split, order] = place_in_class(labels[order]) >= (count // 2 + odd)[labels[order]]
     return halves
 
 

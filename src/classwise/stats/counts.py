@@ -102,6 +102,19 @@ def present_accuracies(accuracy: ArrayLike) -> FloatArray:
     return present
 
 
+def class_means(values: ArrayLike, index: IntArray, num_classes: int) -> FloatArray:
+    """(C,) means of (N,) values over the images of each class; NaN for absent classes."""
+    return ratio(np.bincount(index, values, minlength=num_classes), np.bincount(index, minlength=num_classes))
+
+
+def place_in_class(index: IntArray) -> IntArray:
+    """(N,) number of earlier images of the same class."""
+    order, count = np.argsort(index, kind="stable"), np.bincount(index)
+    place = np.empty_like(index)
+    place[order] = np.arange(len(index)) - np.repeat(np.cumsum(count) - count, count)
+    return place
+
+
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """Per-class counts that can be added: every field is a read-only (C,) int64 array."""

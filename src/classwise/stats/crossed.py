@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, outcomes, ratio
+from classwise.stats.counts import BoolArray, FloatArray, IntArray, class_labels, class_means, outcomes, ratio
 
 _CONSTANT = 1e-15
 """Below this variance, all values are equal to the value that a bound adds to them."""
@@ -88,19 +88,15 @@ class Crossed:
         table = np.asarray(values, dtype=np.float64)
         runs = len(table)
         count = np.bincount(index, minlength=num_classes).astype(np.float64)
-
-        def class_means(values: FloatArray) -> FloatArray:
-            return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
-
-        by_run = np.stack([class_means(run) for run in table])
+        by_run = np.stack([class_means(run, index, num_classes) for run in table])
         of_images = table.mean(axis=0)
-        square = class_means(of_images**2)
+        square = class_means(of_images**2, index, num_classes)
         least, largest = np.full(num_classes, np.inf), np.full(num_classes, -np.inf)
         np.minimum.at(least, index, of_images)
         np.maximum.at(largest, index, of_images)
         noise = np.where(count > 0, 0.0, np.nan)
         if runs > 1:
-            of_an_image = class_means(table.var(axis=0, ddof=1)) / runs
+            of_an_image = class_means(table.var(axis=0, ddof=1), index, num_classes) / runs
             noise = np.maximum(of_an_image - by_run.var(axis=0, ddof=1) / runs, 0) / np.maximum(count - 1, 1)
         return cls(count, by_run, square, least, largest, noise)
 

@@ -75,19 +75,6 @@ def student(values: ArrayLike, alpha: Level = 0.05) -> Estimate:
     return Estimate(mean, mean - half_width, mean + half_width)
 
 
-def score_interval(proportion: ArrayLike, count: ArrayLike, quantile: ArrayLike) -> Interval:
-    """Wilson's score interval of a proportion, for any count (including effective sample sizes) and quantile.
-
-    The ends are NaN where ``count`` is 0.
-    """
-    p, n, z = (np.asarray(values, dtype=np.float64) for values in (proportion, count, quantile))
-    n = np.where(n > 0, n, np.nan)
-    centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    # At p = 0 and p = 1 the outer end is exactly 0 and 1, up to rounding.
-    return Interval(np.where(p == 0, 0 * n, centre - half), np.where(p == 1, 1 + 0 * n, centre + half))
-
-
 @checked
 def wilson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interval:
     """Wilson's score interval (1927) of a binomial proportion.
@@ -97,7 +84,12 @@ def wilson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -> Interva
         count: images, same shape; where it is 0 both ends are NaN.
         alpha: 1 minus the coverage, which is attained on average over p, not for each p.
     """
-    return score_interval(ratio(correct, count), count, two_sided_z(alpha))
+    p, n, z = ratio(correct, count), np.asarray(count, dtype=np.float64), two_sided_z(alpha)
+    n = np.where(n > 0, n, np.nan)
+    centre = (p + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * np.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
+    # At p = 0 and p = 1 the outer end is exactly 0 and 1, up to rounding.
+    return Interval(np.where(p == 0, 0 * n, centre - half), np.where(p == 1, 1 + 0 * n, centre + half))
 
 
 @checked

@@ -31,7 +31,16 @@ from numpy.typing import ArrayLike
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import Distance, Level, checked
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, SuccessBounds, success_bounds
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, class_labels, ratio, whole_numbers
+from classwise.stats.counts import (
+    BoolArray,
+    ClassCounts,
+    FloatArray,
+    IntArray,
+    class_labels,
+    place_in_class,
+    ratio,
+    whole_numbers,
+)
 from classwise.stats.intervals import Interval, clopper_pearson, lowest_interval
 
 T = TypeVar("T", float, FloatArray)
@@ -110,24 +119,14 @@ class Survivors:
     @cached_property
     def rank(self) -> IntArray:
         """(2, S) position of each survivor in the order of each of its units."""
-        return _ranks(self.units)
+        return np.stack([place_in_class(unit) for unit in self.units])
 
     @cached_property
     def rest_rank(self) -> IntArray:
         """(2, S) the same among the survivors outside the strata of low margin; beyond every pool for the others."""
         ranks = np.full(self.units.shape, len(self.label))
-        ranks[:, ~self.low] = _ranks(self.units[:, ~self.low])
+        ranks[:, ~self.low] = [place_in_class(unit) for unit in self.units[:, ~self.low]]
         return ranks
-
-
-def _ranks(units: IntArray) -> IntArray:
-    """(U, S) number of earlier columns in the same unit, for each row of units."""
-    ranks = np.empty_like(units)
-    for row, unit in zip(ranks, units, strict=True):
-        order = np.argsort(unit, kind="stable")
-        count = np.bincount(unit)
-        row[order] = np.arange(len(unit)) - np.repeat(np.cumsum(count) - count, count)
-    return ranks
 
 
 def low_margin(label: ArrayLike, margin: ArrayLike, share: float = LOW_SHARE) -> BoolArray:
@@ -141,7 +140,7 @@ def low_margin(label: ArrayLike, margin: ArrayLike, share: float = LOW_SHARE) ->
     truth, score = whole_numbers(label, "label"), np.asarray(margin, dtype=np.float64)
     order = np.lexsort((score, truth))
     rank = np.empty_like(truth)
-    rank[order] = _ranks(truth[order][None])[0]
+    rank[order] = place_in_class(truth[order])
     low: BoolArray = rank < np.floor(share * np.bincount(truth, minlength=1))[truth] if len(truth) else truth > 0
     return low
 

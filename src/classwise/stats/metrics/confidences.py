@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
-from classwise.stats.counts import FloatArray, class_labels, ratio
+from classwise.stats.counts import FloatArray, class_labels, class_means
 
 
 @checked
@@ -66,5 +66,4 @@ def class_confidence_variance(labels: ArrayLike, variance: ArrayLike, num_classe
         raise ClasswiseError(
             f"confidence variance: expected one value for each of the {len(index)} labels, got shape {values.shape}"
         )
-    count = np.bincount(index, minlength=num_classes)
-    return ratio(np.bincount(index, weights=values, minlength=num_classes), count)
+    return class_means(values, index, num_classes)

@@ -15,9 +15,9 @@ from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean
 from classwise.training.schedules.base import Classes
+from classwise.training.schedules.beta import VectorBeta
 from classwise.training.schedules.cfa import CCM, CCR
 from classwise.training.schedules.critical import CriticalClass
-from classwise.training.schedules.vector_beta import VectorBeta
 
 EPSILON = 8 / 255
 ACCURACIES = {

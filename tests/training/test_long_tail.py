@@ -22,8 +22,8 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.logit_similarity import LogitSimilarity, class_similarity
-from classwise.training.schedules.auto_beta import AutoBeta, chosen
 from classwise.training.schedules.base import Classes
+from classwise.training.schedules.beta import AutoBeta, chosen
 from classwise.training.schedules.critical import CriticalClass, TowardsClass
 
 NONE = ClassSettings()

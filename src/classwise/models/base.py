@@ -41,7 +41,6 @@ class Classifier(nn.Module, ABC):
     @classmethod
     def options_of(cls, tensors: Mapping[str, Tensor]) -> Mapping[str, Any]:
         """Options other than the defaults that follow from the shapes of weights with the network's keys."""
-        del tensors
         return {}
 
     @abstractmethod

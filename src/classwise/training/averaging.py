@@ -57,12 +57,10 @@ class Averager(Described, ABC):
 
     def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
         """Return the state after a step, modified or new; ``progress`` is the fraction of training completed."""
-        del weights, progress
         return state
 
     def for_classes(self, classes: int) -> Averager:
         """Return the averager with the settings that depend on the number of classes resolved."""
-        del classes
         return self
 
     @abstractmethod
@@ -118,12 +116,41 @@ class NoAverage(Averager):
 
     def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
         """Return the state unchanged."""
-        del weights, signals, progress
         return state
 
 
+class _RunningAverage(Averager):
+    """An average of all weights from a fraction of training on, after each epoch or each step."""
+
+    start_fraction: float
+    every: str
+
+    @abstractmethod
+    def decay_and_facts(self, facts: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Return the weight of the average so far, and the facts after the update."""
+
+    @property
+    def averages_steps(self) -> bool:
+        """Whether ``every`` is ``"step"``."""
+        return self.every == "step"
+
+    def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
+        """Update the average if ``every`` is ``"step"``."""
+        if self.averages_steps and progress >= self.start_fraction:
+            decay, state.facts = self.decay_and_facts(state.facts)
+            update(state.weights, weights, decay)
+        return state
+
+    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
+        """Update the average if ``every`` is ``"epoch"``."""
+        if self.averages_steps or progress < self.start_fraction:
+            return state
+        decay, facts = self.decay_and_facts(state.facts)
+        return Average(blend(state.weights, weights, decay), facts)
+
+
 @configurable
-class EMA(Averager):
+class EMA(_RunningAverage):
     """Exponential moving average (EMA) of the weights.
 
     Args:
@@ -140,27 +167,13 @@ class EMA(Averager):
     start_fraction: Share = 0.25
     every: Literal["epoch", "step"] = "epoch"
 
-    @property
-    def averages_steps(self) -> bool:
-        """Whether ``every`` is ``"step"``."""
-        return self.every == "step"
-
-    def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """Update the average if ``every`` is ``"step"``."""
-        if self.every == "step" and progress >= self.start_fraction:
-            update(state.weights, weights, self.decay)
-        return state
-
-    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Update the average if ``every`` is ``"epoch"``."""
-        del signals
-        if self.every != "epoch" or progress < self.start_fraction:
-            return state
-        return Average(blend(state.weights, weights, self.decay))
+    def decay_and_facts(self, facts: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Return the decay rate."""
+        return self.decay, {}
 
 
 @configurable
-class SWA(Averager):
+class SWA(_RunningAverage):
     """Stochastic weight averaging (SWA; Izmailov et al., UAI 2018): the mean of the weights late in training.
 
     The statistics of batch normalisation are averaged with the weights. The paper recomputes them instead, in a pass
@@ -178,26 +191,10 @@ class SWA(Averager):
     start_fraction: Share = 0.5
     every: Literal["epoch", "step"] = "epoch"
 
-    @property
-    def averages_steps(self) -> bool:
-        """Whether ``every`` is ``"step"``."""
-        return self.every == "step"
-
-    def after_step(self, state: Average, weights: Weights, progress: float) -> Average:
-        """Update the average if ``every`` is ``"step"``."""
-        if self.every == "step" and progress >= self.start_fraction:
-            count = state.facts.get("count", 0)
-            update(state.weights, weights, count / (count + 1))
-            state.facts["count"] = count + 1
-        return state
-
-    def after_epoch(self, state: Average, weights: Weights, signals: Signals, progress: float) -> Average:
-        """Update the average if ``every`` is ``"epoch"``."""
-        del signals
-        if self.every != "epoch" or progress < self.start_fraction:
-            return state
-        count = state.facts.get("count", 0)
-        return Average(blend(state.weights, weights, count / (count + 1)), {"count": count + 1})
+    def decay_and_facts(self, facts: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Return n / (n + 1) after n updates, and their new number."""
+        count = facts.get("count", 0)
+        return count / (count + 1), {"count": count + 1}
 
 
 @configurable
@@ -365,7 +362,6 @@ class IUTFAWA(GatedAverage):
 
     def score_and_threshold(self, history: list[float], signals: Signals) -> tuple[float, float]:
         """Compute the lowest lower bound, and the threshold."""
-        del history
         share, count = signals["valid.robust"].double(), signals["valid.count"].double()
         z = statistics.NormalDist().inv_cdf(self.confidence)
         centre = share + z * z / (2 * count)

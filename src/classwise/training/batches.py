@@ -91,11 +91,7 @@ class Batches:
         index, y = self._index(rows, step, settings), self.pool.y[rows]
         x = self.augment(self.pool.x[rows], index, self.rng.child("augment").at(epoch))
         x = (to_unit(x) if x.dtype == torch.uint8 else x).contiguous()
-        epsilon = settings.of("epsilon", y)
-        assert epsilon is not None
-        threat = self.threat.with_epsilon(epsilon)
-        target = sampled_targets(index, y, self.rng.child("target").at(epoch), settings)
-        return TrainingBatch(x, y, index, threat, settings.of("step_size", y), target, progress=progress)
+        return with_settings(x, y, index, self.threat, settings, self.rng.child("target").at(epoch), progress)
 
     def _index(self, rows: Tensor, step: int, settings: ClassSettings) -> Tensor:
         """Return the random-number index of each row, (N,).
@@ -115,6 +111,18 @@ def steps_of(images: int, batch_size: int) -> int:
     """Return the number of batches; a last batch of a single image is dropped, since it has no batch statistics."""
     full, rest = divmod(images, batch_size)
     return full + (rest > 1)
+
+
+def with_settings(
+    x: Tensor, y: Tensor, index: Tensor, threat: Threat, settings: ClassSettings, rng: CounterRNG, progress: float
+) -> TrainingBatch:
+    """Return a batch with the radius, the step size and the target of each image; ``rng`` samples the targets."""
+    epsilon = settings.of("epsilon", y)
+    assert epsilon is not None
+    target = sampled_targets(index, y, rng, settings)
+    return TrainingBatch(
+        x, y, index, threat.with_epsilon(epsilon), settings.of("step_size", y), target, progress=progress
+    )
 
 
 def sampled_targets(index: Tensor, y: Tensor, rng: CounterRNG, settings: ClassSettings) -> Tensor | None:

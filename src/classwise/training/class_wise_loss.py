@@ -19,7 +19,7 @@ from classwise.data import Images
 from classwise.models.modes import frozen
 from classwise.threat.ball import Threat, ThreatLike
 from classwise.training.averaging import Average, copied
-from classwise.training.batches import sampled_targets
+from classwise.training.batches import with_settings
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.objectives.base import TrainingBatch
@@ -125,8 +125,7 @@ class ClassWiseLoss(nn.Module):
         loss = parts.reduction(step, batch, settings)
         each = per_image(step, batch, settings) if "train.loss" in self.reads else None
         self._sums.add(y, step.clean_logits, step.robust_logits, each, step.steps)
-        terms = {name: term.detach() for name, term in step.terms.items()}
-        detached = dataclasses.replace(step, terms=terms)
+        detached = step.detached()
         self._schedules = [
             schedule.after_batch(state, detached, batch)
             for schedule, state in zip(parts.schedules, self._schedules, strict=True)
@@ -209,23 +208,14 @@ class ClassWiseLoss(nn.Module):
         """The batch with the threat and the target of each image."""
         if index is None:
             index = self.batches * (1 << 20) + torch.arange(len(x), device=x.device)
-        epsilon = settings.of("epsilon", y)
-        assert epsilon is not None
-        target = sampled_targets(index, y, self._rng.child("target").at(self.epoch), settings)
         progress = (self.epoch + (self.batches + 0.5) / self.steps_per_epoch) / self.recipe.epochs
+        rng = self._rng.child("target").at(self.epoch)
+        batch = with_settings(x, y, index, self.threat, settings, rng, progress)
         (teacher,) = self._teacher
+        if teacher is None:
+            return batch
         with torch.no_grad():
-            logits = None if teacher is None else self.recipe.precision.forward(teacher)(x)
-        return TrainingBatch(
-            x,
-            y,
-            index,
-            self.threat.with_epsilon(epsilon),
-            settings.of("step_size", y),
-            target,
-            progress=progress,
-            teacher_logits=logits,
-        )
+            return dataclasses.replace(batch, teacher_logits=self.recipe.precision.forward(teacher)(x))
 
 
 def _check(recipe: Recipe, reads: frozenset[str], teacher: nn.Module | None) -> None:

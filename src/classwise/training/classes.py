@@ -99,6 +99,12 @@ _COUNTS = {
 """The sums of means over the images of a class, with the sum that counts the images."""
 
 
+def class_sums(values: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Sum values of images, (N, ...), by class: the sums, (C, ...), and the number of images of each class, (C,)."""
+    sums = values.new_zeros(classes, *values.shape[1:]).index_add(0, y, values)
+    return sums, values.new_zeros(classes).index_add(0, y, torch.ones_like(y, dtype=values.dtype))
+
+
 class ClassSums:
     """Running per-class sums of an epoch, on the device."""
 

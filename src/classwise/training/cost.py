@@ -85,12 +85,10 @@ class _Stopwatch:
 
     def start(self, task: str, total: int) -> None:
         """Record the total number of steps."""
-        del task
         self.total = total
 
     def advance(self, amount: int) -> None:
         """Record the end times of the start, the warm-up step and two more steps."""
-        del amount
         self.times.append(time.monotonic())
         if len(self.times) == 4 or self.times[-1] - self.times[0] > SLOW:
             raise _EnoughTimedError

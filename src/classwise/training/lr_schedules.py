@@ -31,7 +31,6 @@ class Constant(LRSchedule):
 
     def factor(self, progress: float) -> float:
         """Return 1."""
-        del progress
         return 1.0
 
 

@@ -115,7 +115,7 @@ class TrainingStep:
         step = steps[0]  # at the weights before the update; the second pass of AWP is at perturbed ones
         per_row = per_image(step, batch, settings) if self._measures_loss else None
         sums.add(batch.y, step.clean_logits, step.robust_logits, per_row, step.steps)
-        return StepResult(_detached(step), [tensor.detach() for tensor in losses])
+        return StepResult(step.detached(), [tensor.detach() for tensor in losses])
 
     def _with_teacher(self, batch: TrainingBatch) -> TrainingBatch:
         """Return the batch with the teacher's logits, if there is a teacher."""
@@ -128,9 +128,3 @@ class TrainingStep:
         """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""
         in_float32 = self.recipe.precision.dtype == "float32"
         return nullcontext() if in_float32 or self._forward.compiles else self._norms.replaced()
-
-
-def _detached(step: Step) -> Step:
-    others = (step.clean_logits, step.robust_logits, step.steps)
-    detached = (None if other is None else other.detach() for other in others)
-    return Step({name: term.detach() for name, term in step.terms.items()}, *detached)

@@ -47,7 +47,6 @@ class Plain(Update):
 
     def __call__(self, model: nn.Module, optimizer: Optimizer, loss: Callable[[], Tensor], progress: float) -> None:
         """Compute the loss and its gradients, and step."""
-        del model, progress
         optimizer.zero_grad(set_to_none=True)
         loss().backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
         optimizer.step()

@@ -10,8 +10,7 @@ import torch
 from classwise.attacks.losses import cross_entropy
 from classwise.training.criteria.softmax import Softmax
 from classwise.training.schedules.base import Classes
-from classwise.training.schedules.ldam import LDAM
-from classwise.training.schedules.long_tail import ClassWeights
+from classwise.training.schedules.long_tail import LDAM, ClassWeights
 
 from ..by_hand import NAN, classes, close, constants
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from classwise.training.recipe import Recipe
-from classwise.training.schedules.margins import Margins
+from classwise.training.schedules.cfa import Margins
 
 from ..by_hand import EPSILON, NAN, classes, close, constants
 

@@ -157,7 +157,6 @@ class Function(Softmax):
         Raises:
             ClasswiseError: if the function returns anything but one loss for each image.
         """
-        del base
         losses = super().__call__(logits, y, settings, self._loss)
         if not isinstance(losses, Tensor) or losses.shape != y.shape:
             found = f"shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__

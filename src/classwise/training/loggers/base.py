@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -106,29 +105,23 @@ class Logger(ABC):
         """Close the tracker's run."""
 
 
-def saved_run(folder: Path, tracker: str) -> str | None:
-    """The id of a folder's run in a tracker; None if it has none.
+def joined_run(folder: Path, tracker: str, start: Callable[[str | None], str]) -> None:
+    """Start a run of a tracker, or continue that of the folder, whose id the folder stores.
+
+    Args:
+        folder: the folder.
+        tracker: the tracker, and the place of its runs.
+        start: starts the run with an id, or a new run for None, and returns its id.
 
     Raises:
         ClasswiseError: if the file with the ids is damaged.
     """
     file = folder / RUNS
-    if not file.is_file():
-        return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8")).get(tracker)
+        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        saved = known.get(tracker)
     except (ValueError, AttributeError) as error:
         raise ClasswiseError(f"{file} is damaged; delete it to start new runs in the trackers") from error
-    return None if found is None else str(found)
-
-
-def save_run(folder: Path, tracker: str, run: str) -> None:
-    """Save the id of a folder's run in a tracker."""
-    file = folder / RUNS
-    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    write_text(file, json.dumps(known | {tracker: run}, indent=2) + "\n")
-
-
-def new_run_id() -> str:
-    """A random id of 8 letters and digits."""
-    return uuid.uuid4().hex[:8]
+    run = start(None if saved is None else str(saved))
+    if saved is None:
+        write_text(file, json.dumps(known | {tracker: run}, indent=2) + "\n")

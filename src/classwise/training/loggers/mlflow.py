@@ -15,7 +15,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.config import flat_options
 from classwise.core.settings.extras import require
-from classwise.training.loggers.base import Logger, save_run, saved_run
+from classwise.training.loggers.base import Logger, joined_run
 
 EXPERIMENT = "classwise"
 """The experiment that runs belong to."""
@@ -51,17 +51,18 @@ class MLflow(Logger):
 
     def open(self, folder: Path) -> None:
         """Continue the run of the folder, or create one."""
-        if self.run:
-            return
-        saved = saved_run(folder, f"{self.kind} {self.uri}")
-        with self._errors():
-            if saved is None:
-                self.run = self.client.create_run(self._experiment, run_name=folder.name).info.run_id
-            else:
-                self.run = saved
-                self.client.update_run(saved, status="RUNNING")
-        if saved is None:
-            save_run(folder, f"{self.kind} {self.uri}", self.run)
+
+        def start(saved: str | None) -> str:
+            with self._errors():
+                if saved is None:
+                    self.run = self.client.create_run(self._experiment, run_name=folder.name).info.run_id
+                else:
+                    self.run = saved
+                    self.client.update_run(saved, status="RUNNING")
+            return self.run
+
+        if not self.run:
+            joined_run(folder, f"{self.kind} {self.uri}", start)
 
     def write_recipe(self, recipe: str) -> None:
         """Log the fields as parameters, and the file ``recipe.yaml``."""

@@ -54,7 +54,6 @@ class TensorBoard(Logger):
 
     def close(self, *, failed: bool = False) -> None:
         """Close the event file."""
-        del failed
         self.writer.close()
 
 

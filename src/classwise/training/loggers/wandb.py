@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ import yaml
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.extras import require
-from classwise.training.loggers.base import Logger, new_run_id, save_run, saved_run
+from classwise.training.loggers.base import Logger, joined_run
 
 
 class WandB(Logger):
@@ -39,17 +40,17 @@ class WandB(Logger):
 
     def open(self, folder: Path) -> None:
         """Continue the run of the folder, or create one."""
-        if self.run is not None:
-            return
-        tracker = f"{self.kind} {self.project}"
-        saved = saved_run(folder, tracker)
-        run = saved or new_run_id()
-        try:
-            self.run = self._wandb.init(project=self.project, id=run, name=folder.name, resume="allow")
-        except self._wandb.Error as error:
-            raise ClasswiseError(f"Weights & Biases, project {self.project!r}: {error}") from error
-        if saved is None:
-            save_run(folder, tracker, run)
+
+        def start(saved: str | None) -> str:
+            run = saved or uuid.uuid4().hex[:8]
+            try:
+                self.run = self._wandb.init(project=self.project, id=run, name=folder.name, resume="allow")
+            except self._wandb.Error as error:
+                raise ClasswiseError(f"Weights & Biases, project {self.project!r}: {error}") from error
+            return run
+
+        if self.run is None:
+            joined_run(folder, f"{self.kind} {self.project}", start)
 
     def write_recipe(self, recipe: str) -> None:
         """Set the configuration of the run to the fields of the recipe."""

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from classwise.attacks.base import Attack
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings, Term
@@ -25,12 +23,6 @@ class AdversarialTraining(Objective):
     cost = PassCounts(forward=1, to_weights=1)
 
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
-
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'`` by the inner attack on the cross-entropy."""
-        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the cross-entropy at ``x'``."""

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings, Term
-from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
+from classwise.training.objectives.base import Objective, Step, TrainingBatch, clean_logits, with_fields
 from classwise.training.objectives.friendly import Past, attack_to_boundary
 
 
@@ -62,18 +61,14 @@ class Balanced(Objective):
             return attack
         return with_fields(attack, "bat", objective="kl", random_init="normal")
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
+    def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
+        """Return the clean logits with ``variant="code"``."""
+        return clean_logits(model, batch) if self.variant == "code" else None
+
+    def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
         """Compute r (``"before"``) and w (``"after"``) by one attack."""
-        model = self.criterion.scaled(model, settings)
         code = self.variant == "code"
-        reference = None
-        if code:
-            with torch.no_grad():
-                reference = model(batch.x)
         tau = int(code) if self.tau is None else self.tau
-        inputs = batch.attack_inputs(rng, reference=reference)
         before, after = attack_to_boundary(attack, model, inputs, tau, last_if_robust=code)
         return {"before": before, "after": after}
 
@@ -81,8 +76,7 @@ class Balanced(Objective):
         """Compute the terms ``robust`` (cross-entropy and first divergence) and ``uniform`` (the other two)."""
         model = self.criterion.scaled(model, settings)
         clean, before, after = model(batch.x), model(points["before"]), model(points["after"])
-        beta = settings.of("beta", batch.y)
-        regulariser = divergence(clean, after) * (self.beta if beta is None else beta)
+        regulariser = divergence(clean, after) * self.betas(batch, settings)
         terms = {
             "robust": self.criterion(before, batch.y, settings) + regulariser,
             "uniform": self.uniform_weight * (divergence_from_uniform(before) + divergence_from_uniform(after)),

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import pydantic
+import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable, describe, make, parse_spec
 from classwise.core.settings.description import Described, PassCounts
 from classwise.threat.ball import Threat
@@ -97,6 +99,12 @@ class Step:
         assert logits is not None
         return logits
 
+    def detached(self) -> Step:
+        """Return the step without gradients."""
+        others = (self.clean_logits, self.robust_logits, self.steps)
+        detached = (None if other is None else other.detach() for other in others)
+        return Step({name: term.detach() for name, term in self.terms.items()}, *detached)
+
 
 def _criterion(value: object) -> object:
     """Build the criterion of a spec, which may name a function of logits and labels."""
@@ -136,7 +144,7 @@ class Objective(Described, ABC):
 
     @property
     def attack_overhead(self) -> PassCounts:
-        """The passes of `points` besides the steps of the inner attack; ``cost`` is that of `step`."""
+        """The passes of `reference` and `points` besides the steps of the inner attack; ``cost`` is that of `step`."""
         return PassCounts()
 
     @property
@@ -157,15 +165,38 @@ class Objective(Described, ABC):
         """Return the attack of the inner maximisation, given the attack of the recipe."""
         return attack
 
-    @abstractmethod
+    def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
+        """Return the logits from which the inner attack moves away, (N, classes); None if it moves from the labels."""
+        return None
+
     def points(
         self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
     ) -> dict[str, Tensor]:
         """Solve the inner maximisation: adversarial images by name. The trainer has frozen the model."""
+        if not self.attacks:
+            return {}
+        model = self.criterion.scaled(model, settings)
+        inputs = batch.attack_inputs(rng, self.reference(model, batch, settings))
+        return self.attacked(model, inputs, attack, batch.progress)
+
+    def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
+        """Run the inner attack at a fraction of training, on the scaled model: adversarial images by name."""
+        return {"robust": attack.run(model, inputs)}
 
     @abstractmethod
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the terms of the loss at these points."""
+
+    def betas(self, batch: TrainingBatch, settings: ClassSettings) -> Tensor | float:
+        """Return the beta of each image, (N,), or the field ``beta`` if the class settings have none."""
+        beta = settings.of("beta", batch.y)
+        return self.beta if beta is None else beta  # type: ignore[attr-defined]  # of those with a regulariser
+
+
+def clean_logits(model: Forward, batch: TrainingBatch) -> Tensor:
+    """Compute the logits on the clean images without gradients, (N, classes)."""
+    with torch.no_grad():
+        return model(batch.x)
 
 
 def with_fields(attack: Attack, owner: str, **fields: str) -> Attack:
@@ -179,8 +210,6 @@ def with_fields(attack: Attack, owner: str, **fields: str) -> Attack:
     Raises:
         ClasswiseError: if the attack does not have these fields.
     """
-    from classwise.core.errors import ClasswiseError
-
     missing = fields.keys() - {attribute.name for attribute in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise ClasswiseError(

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Positive, Share, configurable
 from classwise.core.settings.description import PassCounts
@@ -46,20 +46,9 @@ class Distillation(Objective):
     distils = True
     measures = frozenset({"train.steps"})
 
-    def _attacked(
-        self, attack: Attack, model: Forward, batch: TrainingBatch, rng: CounterRNG, soft: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Run the inner attack, and count the steps at whose start each image is classified correctly.
-
-        Args:
-            attack: the attack.
-            model: the student.
-            batch: the batch.
-            rng: the random numbers.
-            soft: the logits from which an attack on the divergence moves away, (N, classes).
-        """
-        inputs = batch.attack_inputs(rng, reference=soft)
-        state, steps = attack.start(model, inputs), torch.zeros_like(batch.y)
+    def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
+        """Run the inner attack, and count the steps at whose start each image is classified correctly."""
+        state, steps = attack.start(model, inputs), torch.zeros_like(inputs.y)
         for _ in range(attack.length):
             state = attack.step(model, inputs, state)
             steps = steps + ~(state["margin"] < 0)
@@ -99,12 +88,6 @@ class ARD(Distillation):
     alpha: Share = 1.0
     temperature: Positive = 30.0
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'`` by the inner attack on the cross-entropy."""
-        return self._attacked(attack, self.criterion.scaled(model, settings), batch, rng)
-
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the clean cross-entropy and the divergence from the teacher, at the temperature."""
         model, t = self.criterion.scaled(model, settings), self.temperature
@@ -140,12 +123,9 @@ class RSLAD(Distillation):
         """Return the recipe's attack on the divergence from the teacher, with the initialisation of TRADES."""
         return with_fields(attack, "rslad", objective="kl", random_init="normal")
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'`` by the inner attack on the divergence from the teacher."""
-        soft = self._soft_labels(batch, settings)[1]
-        return self._attacked(attack, self.criterion.scaled(model, settings), batch, rng, soft)
+    def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
+        """Return the teacher's logits at the temperature of attacked images."""
+        return self._soft_labels(batch, settings)[1]
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the divergences on clean and on attacked images."""

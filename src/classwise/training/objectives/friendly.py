@@ -12,12 +12,10 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.engine.rows import choose
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Share, configurable
-from classwise.training.classes import ClassSettings
 from classwise.training.objectives.adversarial import AdversarialTraining
-from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.base import Objective
 from classwise.training.objectives.trades import Trades
 
 Past = Annotated[int, pydantic.Field(ge=0)]
@@ -57,21 +55,28 @@ def attack_to_boundary(
     return before, state["x"]
 
 
-def _tau(taus: tuple[int, ...], milestones: tuple[float, ...], progress: float) -> int:
-    """Return tau at a fraction of training."""
-    return taus[sum(progress >= milestone for milestone in milestones)]
+@configurable
+class _EarlyStopped(Objective):
+    """An objective whose inner attack stops tau steps after the first misclassified iterate."""
 
+    tau: tuple[Past, ...]
+    milestones: tuple[Share, ...]
 
-def _check(taus: tuple[int, ...], milestones: tuple[float, ...]) -> None:
-    if len(taus) != len(milestones) + 1:
-        raise ClasswiseError(
-            f"tau = {list(taus)} with milestones = {list(milestones)}: tau must have one value more than milestones, "
-            "such as tau [0, 1, 2] and milestones [0.4, 0.75]"
-        )
+    def __post_init__(self) -> None:
+        if len(self.tau) != len(self.milestones) + 1:
+            raise ClasswiseError(
+                f"tau = {list(self.tau)} with milestones = {list(self.milestones)}: tau must have one value more than "
+                "milestones, such as tau [0, 1, 2] and milestones [0.4, 0.75]"
+            )
+
+    def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
+        """Compute ``x'``, the iterate at which the inner attack stopped."""
+        tau = self.tau[sum(progress >= milestone for milestone in self.milestones)]
+        return {"robust": attack_to_boundary(attack, model, inputs, tau)[1]}
 
 
 @configurable
-class Friendly(AdversarialTraining):
+class Friendly(_EarlyStopped, AdversarialTraining):
     """FAT: CE(f(x'), y), where the inner attack stops tau steps after the first misclassified iterate.
 
     Args:
@@ -89,20 +94,9 @@ class Friendly(AdversarialTraining):
     tau: tuple[Past, ...] = (0, 1, 2)
     milestones: tuple[Share, ...] = (50 / 120, 90 / 120)
 
-    def __post_init__(self) -> None:
-        _check(self.tau, self.milestones)
-
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'``, the iterate at which the inner attack stopped."""
-        model = self.criterion.scaled(model, settings)
-        tau = _tau(self.tau, self.milestones, batch.progress)
-        return {"robust": attack_to_boundary(attack, model, batch.attack_inputs(rng), tau)[1]}
-
 
 @configurable
-class FriendlyTrades(Trades):
+class FriendlyTrades(_EarlyStopped, Trades):
     """FAT on TRADES: the inner attack on the divergence stops tau steps after the first misclassified iterate.
 
     Args:
@@ -119,16 +113,3 @@ class FriendlyTrades(Trades):
 
     tau: tuple[Past, ...] = (0, 1, 2, 3)
     milestones: tuple[Share, ...] = (30 / 85, 50 / 85, 70 / 85)
-
-    def __post_init__(self) -> None:
-        _check(self.tau, self.milestones)
-
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'``, the iterate at which the inner attack stopped."""
-        model = self.criterion.scaled(model, settings)
-        with torch.no_grad():
-            reference = model(batch.x)
-        tau = _tau(self.tau, self.milestones, batch.progress)
-        return {"robust": attack_to_boundary(attack, model, batch.attack_inputs(rng, reference=reference), tau)[1]}

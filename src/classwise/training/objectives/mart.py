@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import cross_entropy, divergence
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes import ClassSettings, Term
-from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
+from classwise.training.classes import ClassSettings
+from classwise.training.objectives.adversarial import AdversarialTraining
+from classwise.training.objectives.base import Step, TrainingBatch, with_fields
 
 
 @configurable
-class Mart(Objective):
+class Mart(AdversarialTraining):
     """MART: BCE(f(x'), y) + beta KL(S f(x) ‖ S f(x')) (1 - S f(x)_y), x' maximising the cross-entropy.
 
     The attack starts at x + 0.001 N(0, 1). No factor is detached. The public code adds 1e-4 to 1e-12 inside its
@@ -36,26 +34,18 @@ class Mart(Objective):
     beta: NonNegative = 5.0
 
     regularised = True
-    weighted_terms: ClassVar[frozenset[Term]] = frozenset({"robust"})
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the cross-entropy, with the random initialisation of TRADES."""
         return with_fields(attack, "mart", objective="ce", random_init="normal")
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'`` by the inner attack on the cross-entropy."""
-        return {"robust": attack.run(self.criterion.scaled(model, settings), batch.attack_inputs(rng))}
-
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute both parts as one term, ``robust``, since both depend on ``x'``."""
         model = self.criterion.scaled(model, settings)
         clean, robust = model(batch.x), model(points["robust"])
-        beta = settings.of("beta", batch.y)
         uncertainty = 1 - clean.softmax(1).gather(1, batch.y[:, None]).squeeze(1)
         boosted = self.criterion(robust, batch.y, settings, boosted_cross_entropy)
-        regulariser = divergence(clean, robust) * uncertainty * (self.beta if beta is None else beta)
+        regulariser = divergence(clean, robust) * uncertainty * self.betas(batch, settings)
         return Step({"robust": boosted + regulariser}, clean_logits=clean, robust_logits=robust)
 
 

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from classwise.attacks.base import Attack
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import configurable
 from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings, Term
@@ -26,15 +24,7 @@ class Standard(Objective):
 
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean"})
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Return no points: there is no inner maximisation."""
-        del model, batch, attack, settings, rng
-        return {}
-
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the cross-entropy on the clean images."""
-        del points
         logits = self.criterion.scaled(model, settings)(batch.x)
         return Step({"clean": self.criterion(logits, batch.y, settings)}, clean_logits=logits)

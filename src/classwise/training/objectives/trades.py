@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import Forward
-from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import PassCounts
 from classwise.training.classes import ClassSettings
-from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
+from classwise.training.objectives.base import Objective, Step, TrainingBatch, clean_logits, with_fields
 
 
 @configurable
@@ -57,14 +55,9 @@ class Trades(Objective):
         """Return the recipe's attack on the divergence, with the random initialisation of TRADES."""
         return with_fields(attack, "trades", objective="kl", random_init="normal")
 
-    def points(
-        self, model: Forward, batch: TrainingBatch, attack: Attack, settings: ClassSettings, rng: CounterRNG
-    ) -> dict[str, Tensor]:
-        """Compute ``x'`` by the inner attack on the divergence from the clean logits."""
-        model = self.criterion.scaled(model, settings)
-        with torch.no_grad():
-            reference = model(batch.x)
-        return {"robust": attack.run(model, batch.attack_inputs(rng, reference=reference))}
+    def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
+        """Return the clean logits."""
+        return clean_logits(model, batch)
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the clean cross-entropy, and beta times the divergence."""
@@ -75,11 +68,6 @@ class Trades(Objective):
             "robust": divergence(clean, robust) * self.betas(batch, settings),
         }
         return Step(self.divided(terms, batch, settings), clean_logits=clean, robust_logits=robust)
-
-    def betas(self, batch: TrainingBatch, settings: ClassSettings) -> Tensor | float:
-        """Return the beta of each image, (N,), or the field ``beta`` if the class settings have none."""
-        beta = settings.of("beta", batch.y)
-        return self.beta if beta is None else beta
 
     def divided(self, terms: dict[str, Tensor], batch: TrainingBatch, settings: ClassSettings) -> dict[str, Tensor]:
         """Return the terms divided by 1 + beta if ``scaled``, else unchanged."""

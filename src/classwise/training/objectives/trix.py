@@ -11,8 +11,8 @@ from classwise.attacks.base import Attack
 from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, configurable
-from classwise.training.classes import ClassSettings
-from classwise.training.objectives.base import TrainingBatch
+from classwise.training.classes import ClassSettings, class_sums
+from classwise.training.objectives.base import TrainingBatch, clean_logits
 from classwise.training.objectives.trades import Trades
 from classwise.training.similarity_weights import class_weights
 
@@ -41,8 +41,7 @@ class Trix(Trades):
     ) -> dict[str, Tensor]:
         """Compute ``x'`` by the inner attack, targeted for images of easy classes."""
         model = self.criterion.scaled(model, settings)
-        with torch.no_grad():
-            reference = model(batch.x)
+        reference = clean_logits(model, batch)
         classes = reference.shape[1]
         others = rng.child("target").integers(batch.index, (), classes - 1)
         easy = self.easy(batch.gather(reference), batch.gather(batch.y))[batch.rows]
@@ -57,10 +56,7 @@ class Trix(Trades):
             logits: logits on the clean images, (N, C).
             y: labels, int64 (N,).
         """
-        probabilities = logits.detach().float().softmax(1)
-        total = torch.zeros(probabilities.shape[1], probabilities.shape[1], device=y.device).index_add_(
-            0, y, probabilities
-        )
-        count = torch.zeros(len(total), device=y.device).index_add_(0, y, torch.ones_like(probabilities[:, 0]))[:, None]
-        weights = class_weights(torch.where(count > 0, total / count, torch.nan), self.strength)[y]
+        total, count = class_sums(logits.detach().float().softmax(1), y, logits.shape[1])
+        confidence = torch.where(count[:, None] > 0, total / count[:, None], torch.nan)
+        weights = class_weights(confidence, self.strength)[y]
         return weights < weights.mean()

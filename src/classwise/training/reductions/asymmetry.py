@@ -6,7 +6,7 @@ from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, Positive, configurable
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, class_sums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean
 
@@ -48,9 +48,7 @@ def soft_confusion(logits: Tensor, y: Tensor) -> Tensor:
         logits: (N, C).
         y: labels, int64 (N,).
     """
-    classes = logits.shape[1]
-    sums = logits.new_zeros(classes, classes).index_add(0, y, logits.softmax(1))
-    count = logits.new_zeros(classes).index_add_(0, y, logits.new_ones(len(y)))
+    sums, count = class_sums(logits.softmax(1), y, logits.shape[1])
     return sums / count.clamp_min(1)[:, None]
 
 

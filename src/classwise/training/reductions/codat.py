@@ -7,7 +7,7 @@ from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, class_sums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image
 
@@ -35,9 +35,7 @@ class Codat(Described):
     def __call__(self, step: Step, batch: TrainingBatch, settings: ClassSettings) -> Tensor:
         """Compute the worst-case loss, (); p has no gradient (Danskin's theorem)."""
         losses = per_image(step, batch, settings)
-        classes = step.logits.shape[1]
-        count = torch.zeros(classes, device=losses.device).index_add_(0, batch.y, torch.ones_like(losses))
-        total = torch.zeros(classes, device=losses.device).index_add(0, batch.y, losses)
+        total, count = class_sums(losses, batch.y, step.logits.shape[1])
         means = total / count.clamp_min(1)
         return (worst_mixture(means.detach(), count > 0, self.rho) * means).sum()
 

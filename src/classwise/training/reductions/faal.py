@@ -9,7 +9,7 @@ from torch import Tensor
 
 from classwise.core.settings.config import Positive, configurable
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, class_sums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import per_image
 
@@ -82,7 +82,6 @@ class FAAL(Described):
         probabilities = logits.detach().float().softmax(1)
         own = probabilities.gather(1, y[:, None])
         margin = probabilities.scatter(1, y[:, None], -1.0).amax(1) - own.squeeze(1)
-        count = torch.zeros(classes, device=y.device).index_add_(0, y, torch.ones_like(margin))
-        total = torch.zeros(classes, device=y.device).index_add_(0, y, margin)
+        total, count = class_sums(margin, y, classes)
         share = len(y) / classes if self.weighted else count.clamp_min(1)
         return torch.where(count > 0, total / share, -1.0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings
+from classwise.training.classes import ClassSettings, class_sums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean
 
@@ -42,9 +42,7 @@ def class_similarity(logits: Tensor, y: Tensor) -> Tensor:
         logits: (N, C).
         y: labels, int64 (N,).
     """
-    classes = logits.shape[1]
-    sums = logits.new_zeros(classes, classes).index_add(0, y, logits)
-    count = logits.new_zeros(classes).index_add_(0, y, logits.new_ones(len(y)))
+    sums, count = class_sums(logits, y, logits.shape[1])
     units = F.normalize(sums, dim=1)  # the cosine of a mean is that of its sum
     present = (count > 0).to(logits.dtype)
     pairs = torch.triu(present[:, None] * present, diagonal=1)

@@ -77,8 +77,8 @@ class ClassSchedule(Described, ABC):
 
     @property
     def weighted_terms(self) -> frozenset[Term]:
-        """The terms whose weights it sets; the objective must have at least one. Empty if it sets no weights."""
-        return frozenset()
+        """The terms whose weights it sets (default: the field ``terms``, or none); the objective must have one."""
+        return frozenset(getattr(self, "terms", ()))
 
     @abstractmethod
     def start(self, classes: Classes) -> State:
@@ -92,19 +92,22 @@ class ClassSchedule(Described, ABC):
             outputs: computes the network's outputs on the clean training images, (N, C), in evaluation mode, in one
                 pass.
         """
-        del outputs
         return state
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """Return the state after a step. It must not synchronise with the device."""
-        del step, batch
         return state
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Return the state after an epoch (from 0), given the signals of the epoch."""
-        del signals, epoch
         return state
 
     @abstractmethod
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the settings of an epoch (from 0): those of the previous schedules, modified by this one."""
+
+
+def latest(known: Tensor, measured: Tensor) -> Tensor:
+    """Return the measurements of an epoch, (C,), with those known before for the classes without images in it (NaN)."""
+    now = measured.float()
+    return torch.where(now.isnan(), known, now)

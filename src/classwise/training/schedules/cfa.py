@@ -1,4 +1,7 @@
-"""CFA's calibrations (Wei et al., CVPR 2023): class-wise margin (CCM) and class-wise regularisation (CCR)."""
+"""CFA's calibrations (Wei et al., CVPR 2023): class-wise margin (CCM) and class-wise regularisation (CCR).
+
+With radii in either direction at a constant mean radius (ours).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,32 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from classwise.core.settings.config import NonNegative, configurable
-from classwise.training.classes import ClassSettings
-from classwise.training.schedules.base import State
+from classwise.core.settings.config import NonNegative, Number, Share, configurable
+from classwise.training.classes import ClassSettings, Signals
+from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import apply_class_weights
-from classwise.training.schedules.robust_accuracy import RobustAccuracySchedule
 
 
 @configurable
-class _Calibration(RobustAccuracySchedule):
+class _RobustAccuracySchedule(ClassSchedule):
+    """A schedule whose state is t, the robust accuracy of each class on the training batches of the last epoch.
+
+    t is NaN in the first epoch, and for classes without a training image so far.
+    """
+
+    reads = frozenset({"train.robust"})
+
+    def start(self, classes: Classes) -> State:
+        """Return NaN for every class."""
+        return {"t": torch.full((len(classes),), torch.nan, device=classes.device)}
+
+    def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
+        """Update t for the classes with images in the epoch."""
+        return {"t": latest(state["t"], signals["train.robust"])}
+
+
+@configurable
+class _Calibration(_RobustAccuracySchedule):
     """A constant multiplied by lambda + t from ``start_epoch`` on."""
 
     start_epoch: int = 0
@@ -73,3 +93,32 @@ class CCR(_Calibration):
         assert before.beta is not None
         beta = self._scaled(before.beta, self.lambda2, state, epoch)
         return apply_class_weights(dataclasses.replace(before, beta=beta), 1 / (1 + beta))
+
+
+@configurable
+class Margins(_RobustAccuracySchedule):
+    """Radii eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
+
+    Ours, to compare the direction of CFA (smaller radii for hard classes) with that of FRL, DAFA and TRIX (larger).
+    Only the sign of the slope differs: the mean radius is eps for both, unless a radius is clamped at ``floor``. A step
+    size relative to the radius is scaled with it. The radius is eps in the first epoch, and for a class without a
+    training image so far; such classes do not enter the mean.
+
+    Args:
+        slope: relative change of the radius per unit of accuracy above the mean; 1 is CFA's slope.
+        floor: the smallest radius, as a fraction of eps.
+    """
+
+    source = ("wei2023cfa, eq. 6",)
+    changes = ("radius",)
+    example = "margins:slope=1"
+
+    slope: Number = 1.0
+    floor: Share = 0.1
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the radii of the epoch."""
+        assert before.epsilon is not None
+        above = (state["t"] - state["t"].nanmean()).nan_to_num(0.0)
+        factors = (1 + self.slope * above).clamp_min(self.floor)
+        return dataclasses.replace(before, epsilon=before.epsilon * factors)

@@ -57,7 +57,6 @@ class CFOL(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the class weights, or the sampling odds of an image of each class, of the step."""
-        del epoch
         p = self.distribution(state)
         if self.mode == "weights":
             return apply_class_weights(before, p * len(p))

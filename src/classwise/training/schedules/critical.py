@@ -32,11 +32,6 @@ class CriticalClass(ClassSchedule):
     weight: NonNegative = 4.0
     terms: tuple[Term, ...] = BOTH
 
-    @property
-    def weighted_terms(self) -> frozenset[Term]:
-        """The field ``terms``."""
-        return frozenset(self.terms)
-
     def start(self, classes: Classes) -> State:
         """Return the weights.
 
@@ -49,7 +44,6 @@ class CriticalClass(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the weights, which are constant."""
-        del epoch
         return apply_class_weights(before, state["weights"], self.terms)
 
 
@@ -81,5 +75,4 @@ class TowardsClass(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the target distribution, which is constant."""
-        del epoch
         return dataclasses.replace(before, target=state["target"])

@@ -54,14 +54,12 @@ class ConfusionSpectrum(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Compute the weights of the next epoch and reset the counts."""
-        del signals, epoch
         rates = state["errors"] / state["seen"].clamp_min(1)[:, None]
         weight = spectral_weights(rates, self.low, self.high)
         return {"errors": torch.zeros_like(rates), "seen": torch.zeros_like(state["seen"]), "weight": weight}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the weights of confusions."""
-        del epoch
         return dataclasses.replace(before, pair_weight=state["weight"])
 
 

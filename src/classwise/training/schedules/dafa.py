@@ -45,11 +45,6 @@ class DAFA(ClassSchedule):
     #: The signal P.
     confidence: ClassVar[str] = "train.confidence"
 
-    @property
-    def weighted_terms(self) -> frozenset[Term]:
-        """The field ``terms``."""
-        return frozenset(self.terms)
-
     def start(self, classes: Classes) -> State:
         """Return weights of 1."""
         return {"weights": torch.ones(len(classes), device=classes.device)}

@@ -43,13 +43,11 @@ class FairTAT(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Count the false positives of the epoch."""
-        del state, epoch
         confusion = signals["train.confusion"]
         return {"false_positives": confusion.sum(0) - confusion.diagonal()}
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the target distribution of the epoch, (C, C)."""
-        del epoch
         counts = state["false_positives"]
         odds = counts + self.smoothing if self.variant == "paper" else (2 * counts / counts.sum().clamp_min(1)).exp()
         odds = odds.expand(len(counts), -1).clone()

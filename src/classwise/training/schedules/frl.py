@@ -77,7 +77,6 @@ class FRL(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Weights, radii and step sizes of the epoch."""
-        del epoch
         after = apply_class_weights(before, self._weights(state["clean"]), ("clean",))
         after = apply_class_weights(after, self._weights(state["robust"]), ("robust",))
         if self.margin_rate == 0:

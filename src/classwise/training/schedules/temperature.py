@@ -102,7 +102,6 @@ class CMP(ClassSchedule):
 
     def after_batch(self, state: State, step: Step, batch: TrainingBatch) -> State:
         """Store the outputs of the batch, divided by their scale."""
-        del batch
         logits = step.logits
         buffer = state["outputs"]
         positions = state["seen"] + torch.arange(len(logits), device=buffer.device)
@@ -112,7 +111,6 @@ class CMP(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Solve for the scale of the next epoch; an epoch without steps has no effect."""
-        del signals
         latest = state["outputs"][: int(state["seen"])]
         if not len(latest):
             return state
@@ -120,7 +118,6 @@ class CMP(ClassSchedule):
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the scale of the epoch."""
-        del epoch
         return dataclasses.replace(before, scale=state["scale"])
 
     def target(self, epoch: int) -> float:

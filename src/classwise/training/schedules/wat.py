@@ -45,7 +45,6 @@ class WAT(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Add the losses of the epoch."""
-        del epoch
         loss = (signals["valid.loss"] + self.beta * signals["valid.divergence"]).float()
         count = signals["valid.count"]
         total = loss.nan_to_num() * count

@@ -36,7 +36,6 @@ class Function(ModelSource):
         self, name: str, shape: Shape, options: Mapping[str, Any], *, pretrained: bool | str = False
     ) -> SourceModel:
         """Call the function with all options, and with those of classes, channels and width that it accepts."""
-        del pretrained
         make: Callable[..., object] = MODELS.load(name)
         if isinstance(make, nn.Module) or is_model(make):
             return SourceModel(_module(make, name, shape, options))

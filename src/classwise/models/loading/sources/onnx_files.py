@@ -33,7 +33,6 @@ class Onnx(ModelSource):
         self, name: str, shape: Shape, options: Mapping[str, Any], *, pretrained: bool | str = False
     ) -> SourceModel:
         """Open the file."""
-        del pretrained
         self.refuse_width(shape)
         if options:
             raise unknown("option", next(iter(options)), (), owner=f"model {name!r}")

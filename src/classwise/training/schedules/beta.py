@@ -1,4 +1,4 @@
-"""Automatic choice of the class whose beta is lowered (ours, after Tian et al., KDD 2021, section 6.1)."""
+"""Class-wise betas: given (Tian et al., KDD 2021, eq. 5), and lowered for a class that is chosen in training (ours)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,46 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings.config import Count, NonNegative, configurable
+from classwise.core.settings.config import ClassName, Count, NonNegative, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 Matrix = tuple[tuple[NonNegative, ...], ...]
+
+
+@configurable
+class VectorBeta(ClassSchedule):
+    """Constant betas for some classes; the other classes use the objective's beta.
+
+    Args:
+        beta: beta by class, such as ``{"cat": 0.5}``; keys are names, or labels as text.
+    """
+
+    source = ("tian2021analysis, section 6.1",)
+    changes = ("beta",)
+    example = "vector-beta:beta.cat=0.5"
+
+    beta: dict[ClassName, NonNegative]
+
+    needs_beta = True
+
+    def start(self, classes: Classes) -> State:
+        """Return the betas, (C,); NaN for the other classes.
+
+        Raises:
+            ClasswiseError: if no class is given, or one does not exist or has no training image.
+        """
+        values = torch.full((len(classes),), torch.nan)
+        for name, beta in self.beta.items():
+            values[classes.number(name)] = beta
+        if values.isnan().all():
+            raise ClasswiseError("schedule 'vector-beta': beta must have at least one class, such as {cat: 0.5}")
+        return {"beta": values.to(classes.device)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the betas, which are constant."""
+        assert before.beta is not None
+        return dataclasses.replace(before, beta=torch.where(state["beta"].isnan(), before.beta, state["beta"]))
 
 
 @configurable

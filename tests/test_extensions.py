@@ -245,7 +245,6 @@ TESTS = (
     "-W", "ignore::pytest.PytestAssertRewriteWarning",  # the package is imported before its plug-in of pytest
     "tests/attacks/test_starts.py",
     "tests/training/test_objectives.py",
-    "tests/training/test_passes.py",
     "tests/models/test_zoo.py",
     "tests/data/sets/test_sets.py",
     "tests/core/test_config.py",

@@ -30,8 +30,9 @@ from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import Small, images
+from ..auditing.listening import Listener
 from ..pretend_cuda import PretendCuda
-from ..training.test_graphed_step import TINY, Log
+from ..training.test_graphed_step import TINY
 from ..training.test_trainer import contents
 
 COMPILED = Precision(dtype="bfloat16", channels_last=True, compile="on")
@@ -137,7 +138,7 @@ def test_the_network_itself_runs_where_compilation_fails(
     assert eager.not_compiled == ""
     assert re.match(reason, engine.not_compiled)
     assert "\n" not in engine.not_compiled
-    log = Log()
+    log = Listener()
     data = cw.Images(images(12), torch.arange(12) % CLASSES)
     options: dict[str, Any] = {"precision": COMPILED, "batch_size": 32, "guards": "off", "progress": log}
     audit = cw.audit(Small(CLASSES), data, "Linf:0.01", ["pgd:steps=2", "apgd-ce:steps=2"], **options)
@@ -350,7 +351,7 @@ def test_training_on_a_gpu_is_compiled_if_it_is_long(
     tmp_path: Path, folder: Path, passing: Passing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With graphs, at the batch size, and with the same bits; buffers are those of one pass for each step."""
-    log, more = Log(), dict[str, Any]()
+    log, more = Listener(), dict[str, Any]()
     more |= {"precision.graphs": "on", "epochs": 1}
 
     def trained(name: str, **precision: Any) -> cw.Run:

@@ -21,7 +21,8 @@ from classwise.threat.ball import Threat
 
 from ..attacks.models import Small
 from ..attacks.test_graphed_queue import CAPTURABLE, CLASSES, Reading, attacked, brief, rows_of, same
-from ..training.test_graphed_step import CASES, REFUSED, TINY, Log
+from ..auditing.listening import Listener
+from ..training.test_graphed_step import CASES, REFUSED, TINY
 from ..training.test_trainer import contents
 from . import MARKS, PRETENDED
 
@@ -57,7 +58,7 @@ def test_the_bits_are_those_of_steps_without_graphs(name: str, tmp_path: Path) -
 def test_other_steps_are_computed_kernel_by_kernel(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("classwise.training.trainer.FEWEST_STEPS", 1)
     recipe, more, reason = REFUSED[name]
-    log = Log()
+    log = Listener()
     run = cw.train(
         recipe, budget="short", data="digits", out=tmp_path / "run", overrides=TINY | more, device="cuda", progress=log
     )

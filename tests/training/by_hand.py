@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from classwise.threat.ball import Threat
+from classwise.training.averaging import Average
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.schedules.base import Classes
@@ -29,6 +31,12 @@ def constants(count: int) -> ClassSettings:
 def close(values: Tensor | None, expected: list[float], tolerance: float = 1e-6) -> bool:
     assert values is not None
     return torch.allclose(values.float(), torch.tensor(expected), atol=tolerance)
+
+
+def event_of(state: Average) -> dict[str, Any]:
+    """The event of the last epoch."""
+    assert state.event is not None
+    return state.event
 
 
 def batch_of(y: Tensor) -> TrainingBatch:

@@ -18,6 +18,7 @@ from classwise.training.classes import Signals
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
+from .by_hand import event_of
 from .test_cfa import weights
 
 
@@ -57,9 +58,8 @@ def test_the_chart_by_hand() -> None:
     reached = [0.30, 0.20, 0.26, 0.29, 0.20, 0.40]
     for value in reached:
         state = gate.after_epoch(state, weights(value * 100), soft(value), 0.5)
-        assert state.event is not None
-        bars.append(state.event["threshold"])
-        admitted.append(state.event["admitted"])
+        bars.append(event_of(state)["threshold"])
+        admitted.append(event_of(state)["admitted"])
     expected = [
         0.0,  # nothing to compare with
         0.30,
@@ -92,10 +92,8 @@ def test_the_chart_scores_early_epochs_and_reports_long_refusals() -> None:
             assert not state.weights
             assert state.event is None
         else:
-            assert state.event is not None
-            found.append(
-                (state.event["admitted"], state.event["plain_average_saved"], state.event.get("refused_in_a_row"))
-            )
+            event = event_of(state)
+            found.append((event["admitted"], event["plain_average_saved"], event.get("refused_in_a_row")))
     assert found == [(False, True, None), (False, True, 2), (False, True, None)]
     assert state.weights  # the average of all epochs is saved until then
     kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
@@ -112,15 +110,11 @@ def test_fawa_admits_an_epoch_at_the_threshold(images: int, data: st.DataObject)
     signals = {"valid.robust": torch.tensor([right / images, 1.0, math.nan])}
     for share, admitted in ((right / images, True), ((right + 0.5) / (images + 0.5), right == images)):
         gate = FAWA(start_fraction=0.0, threshold=share)
-        event = gate.after_epoch(Average(), weights(1.0), signals, 0.5).event
-        assert event is not None
-        assert event["admitted"] is admitted
+        assert event_of(gate.after_epoch(Average(), weights(1.0), signals, 0.5))["admitted"] is admitted
     relative = FAWA(start_fraction=0.0, gate="relative", threshold=0.8)
     best = relative.after_epoch(Average(), weights(1.0), {"valid.robust": torch.tensor([right / images, 1.0])}, 0.5)
     reached = {"valid.robust": torch.tensor([4 * right / (5 * images), 1.0])}
-    event = relative.after_epoch(best, weights(1.0), reached, 0.5).event
-    assert event is not None
-    assert event["admitted"] is True
+    assert event_of(relative.after_epoch(best, weights(1.0), reached, 0.5))["admitted"] is True
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
@@ -142,8 +136,7 @@ def test_the_test_has_no_power_with_few_images() -> None:
     for share, images, admitted in ((0.2, 250, False), (0.24, 250, True), (0.3, 10, False)):
         signals = {"valid.robust": torch.tensor([share, 0.9]), "valid.count": torch.full((2,), float(images))}
         state = IUTFAWA(start_fraction=0.0).after_epoch(Average(), weights(1.0), signals, 0.0)
-        assert state.event is not None
-        assert state.event["admitted"] is admitted
+        assert event_of(state)["admitted"] is admitted
 
 
 def test_no_epoch_is_admitted_if_no_class_can_be_measured() -> None:
@@ -151,9 +144,7 @@ def test_no_epoch_is_admitted_if_no_class_can_be_measured() -> None:
     gates: tuple[Averager, ...] = (ChartFAWA(start_fraction=0.0), IUTFAWA(start_fraction=0.0))
     for gate in gates:
         signals = {"valid.soft": nothing, "valid.robust": nothing, "valid.count": torch.zeros(3)}
-        state = gate.after_epoch(Average(), weights(1.0), signals, 0.5)
-        assert state.event is not None
-        assert not state.event["admitted"]
+        assert not event_of(gate.after_epoch(Average(), weights(1.0), signals, 0.5))["admitted"]
 
 
 def test_fawa_without_a_validation_split_is_rejected_before_data_is_read(

@@ -1,8 +1,10 @@
-"""CFA by hand: eq. 6 to 8 and FAWA over three epochs, for C = 3 and C = 10."""
+"""CFA by hand: eq. 6 to 8 and FAWA over three epochs, for C = 3 and C = 10; radii in both directions."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,13 +15,14 @@ from classwise.threat.ball import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import mean
-from classwise.training.schedules.base import Classes
 from classwise.training.schedules.beta import VectorBeta
-from classwise.training.schedules.cfa import CCM, CCR
-from classwise.training.schedules.critical import CriticalClass
+from classwise.training.schedules.cfa import CCM, CCR, Margins
+from classwise.training.schedules.long_tail import CriticalClass
 
-EPSILON = 8 / 255
+from .by_hand import EPSILON, NAN, classes, close, constants, event_of
+
 ACCURACIES = {
     3: [[0.5, 0.1, 0.9], [0.6, 0.2, 0.8], [0.7, 0.0, 1.0]],
     10: [
@@ -28,19 +31,6 @@ ACCURACIES = {
         [1.00, 0.00, 0.90, 0.10, 0.80, 0.20, 0.70, 0.30, 0.60, 0.40],
     ],
 }
-
-
-def classes(count: int) -> Classes:
-    return Classes(tuple(f"class {label}" for label in range(count)), torch.full((count,), 5))
-
-
-def constants(count: int) -> ClassSettings:
-    return ClassSettings(epsilon=torch.full((count,), EPSILON), beta=torch.full((count,), 6.0))
-
-
-def close(values: Tensor | None, expected: list[float]) -> bool:
-    assert values is not None
-    return torch.allclose(values, torch.tensor(expected), atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [3, 10])
@@ -128,8 +118,7 @@ def test_fawa_admits_epochs_by_the_worst_class(count: int) -> None:
     for epoch, lowest in enumerate(worst):
         robust = torch.linspace(lowest, 0.9, count)
         state = averager.after_epoch(state, weights(epoch + 1.0), {"valid.robust": robust}, epoch / 3)
-        assert state.event is not None
-        assert state.event["admitted"] == (lowest >= 0.2)
+        assert event_of(state)["admitted"] == (lowest >= 0.2)
     assert state.facts["admitted"] == 2
     assert float(state.weights["w"]) == pytest.approx(0.85 * 1 + 0.15 * 3)
     assert float(state.weights["bn.running_mean"]) == pytest.approx(0.85 * 10 + 0.15 * 30)
@@ -141,9 +130,8 @@ def test_a_relative_threshold_follows_the_best_worst_class_so_far() -> None:
     admitted, bars = [], []
     for lowest in (0.05, 0.10, 0.079, 0.081, 0.2, 0.15):
         state = averager.after_epoch(state, weights(1.0), {"valid.robust": torch.tensor([lowest, 0.9])}, 0.5)
-        assert state.event is not None
-        admitted.append(state.event["admitted"])
-        bars.append(state.event["threshold"])
+        admitted.append(event_of(state)["admitted"])
+        bars.append(event_of(state)["threshold"])
     assert admitted == [True, True, False, True, True, False]
     assert bars == pytest.approx([0.04, 0.08, 0.08, 0.08, 0.16, 0.16])
 
@@ -155,13 +143,11 @@ def test_without_admitted_epochs_the_average_of_all_epochs_is_saved_and_reported
         signals = {"valid.robust": torch.tensor([0.1, 0.9])}
         gated = fawa.after_epoch(gated, weights(epoch), signals, 0.0)
         plain = ema.after_epoch(plain, weights(epoch), signals, 0.0)
-        assert gated.event is not None
-        assert gated.event["plain_average_saved"]
+        assert event_of(gated)["plain_average_saved"]
     assert torch.equal(gated.weights["w"], plain.weights["w"])
     gated = fawa.after_epoch(gated, weights(8), {"valid.robust": torch.tensor([0.3, 0.9])}, 0.0)
     assert float(gated.weights["w"]) == 8.0  # the average starts at the first admitted epoch
-    assert gated.event is not None
-    assert not gated.event["plain_average_saved"]
+    assert not event_of(gated)["plain_average_saved"]
 
 
 def test_averages_start_at_start_fraction() -> None:
@@ -191,3 +177,44 @@ def test_vector_beta_sets_the_given_classes_only() -> None:
     assert settings.clean_weight is None
     with pytest.raises(ClasswiseError, match="unknown class 'class 9'"):
         VectorBeta(beta={"class 9": 1.0}).start(classes(3))
+
+
+def radii(schedule: Margins, *epochs: list[float]) -> Tensor:
+    """The radii divided by eps after epochs with these robust accuracies."""
+    state = schedule.start(classes(len(epochs[0])))
+    for number, robust in enumerate(epochs):
+        state = schedule.after_epoch(state, {"train.robust": torch.tensor(robust)}, number)
+    found = schedule.settings(state, constants(len(epochs[0])), len(epochs)).epsilon
+    assert found is not None
+    return found / EPSILON
+
+
+def test_margins_by_hand_for_both_signs() -> None:
+    reached = [0.2, 0.5, 0.8]
+    assert close(radii(Margins(slope=1), reached), [0.7, 1.0, 1.3])
+    assert close(radii(Margins(slope=-1), reached), [1.3, 1.0, 0.7])
+    start = Margins().start(classes(3))
+    assert close(Margins().settings(start, constants(3), 0).epsilon, [EPSILON] * 3)
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 100])
+@pytest.mark.parametrize("slope", [1.0, -1.0])
+def test_the_mean_radius_is_constant(count: int, slope: float) -> None:
+    reached = torch.rand(count, generator=torch.Generator().manual_seed(count)).tolist()
+    assert float(radii(Margins(slope=slope), reached).mean()) == pytest.approx(1, abs=1e-5)
+
+
+def test_radii_of_unseen_classes_are_eps_and_of_absent_classes_unchanged() -> None:
+    assert close(radii(Margins(), [0.2, NAN, 0.4]), [0.9, 1.0, 1.1])
+    assert close(radii(Margins(), [0.2, 0.6, 0.4], [0.2, NAN, 0.4]), [0.8, 1.2, 1.0])
+    assert close(radii(Margins(slope=10, floor=0.25), [0.0, 0.4]), [0.25, 3.0])
+
+
+def test_the_two_margins_recipes_differ_in_one_sign() -> None:
+    for budget in (None, "short"):
+        smaller, larger = (Recipe.read(f"margins-{name}", budget=budget) for name in ("smaller", "larger"))
+        texts: dict[str, Any] = {"name": smaller.name, "description": smaller.description, "source": smaller.source}
+        assert dataclasses.replace(larger, **texts, schedules=smaller.schedules) == smaller
+        (one,), (other,) = smaller.parts.schedules, larger.parts.schedules
+        assert isinstance(one, Margins)
+        assert dataclasses.replace(one, slope=-one.slope) == other

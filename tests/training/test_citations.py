@@ -1,14 +1,19 @@
-"""The citations of recipes, parts, attacks and suites; every paper is in the bibliography."""
+"""The descriptions of parts, and the citations of recipes, parts, attacks and suites."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
+from classwise.attacks import ATTACKS
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings.bibliography import PAPERS, Paper
-from classwise.training.citations import papers
+from classwise.core.settings.bibliography import PAPERS, Paper, line_of
+from classwise.core.settings.config import make
+from classwise.core.settings.description import CHANGES, Described, summary
+from classwise.core.settings.registry import Registry
+from classwise.training.citations import PARTS, papers, sources
 from classwise.training.recipe_files import recipe_names
 
 
@@ -17,21 +22,24 @@ def keys(name: str) -> list[str]:
 
 
 def test_the_papers_of_a_recipe_are_in_the_order_of_its_parts_without_duplicates() -> None:
-    assert keys("cfa-trades") == ["zhang2019theoretically", "madry2018towards", "wei2023cfa"]
-    assert keys("at-awp") == ["madry2018towards", "wu2020adversarial"]
-    assert keys("n-fgsm") == ["madry2018towards", "dejorge2022make", "smith2017cyclical", "wong2020fast"]
-    assert keys("he-mart") == ["wang2020improving", "pang2020boosting", "madry2018towards"]
-    assert keys("faal") == ["madry2018towards", "zhang2024fairness"]
-    assert keys("csr") == ["jin2025enhancing", "madry2018towards"]
-    assert keys("standard") == ["goodfellow2016deep"]
-    assert keys("he-cmp") == ["madry2018towards", "pang2020boosting", "tian2021intriguing"]
-    assert keys("margins-larger") == ["madry2018towards", "wei2023cfa"]
-    assert keys("robust-error") == ["madry2018towards", "benz2021robustness"]
-    assert keys("effective-number") == ["madry2018towards", "cui2019class"]
+    expected = {
+        "cfa-trades": ["zhang2019theoretically", "madry2018towards", "wei2023cfa"],
+        "at-awp": ["madry2018towards", "wu2020adversarial"],
+        "n-fgsm": ["madry2018towards", "dejorge2022make", "smith2017cyclical", "wong2020fast"],
+        "he-mart": ["wang2020improving", "pang2020boosting", "madry2018towards"],
+        "faal": ["madry2018towards", "zhang2024fairness"],
+        "csr": ["jin2025enhancing", "madry2018towards"],
+        "standard": ["goodfellow2016deep"],
+        "he-cmp": ["madry2018towards", "pang2020boosting", "tian2021intriguing"],
+        "margins-larger": ["madry2018towards", "wei2023cfa"],
+        "robust-error": ["madry2018towards", "benz2021robustness"],
+        "effective-number": ["madry2018towards", "cui2019class"],
+        "awp": ["wu2020adversarial"],
+    }
+    assert {name: keys(name) for name in expected} == expected
     assert keys("auto-beta")[-1] == "tian2021analysis"
-    assert keys("frontier")[:2] == ["madry2018towards", "dejorge2022make"]
     assert "wei2023cfa" in keys("frontier")
-    assert keys("awp") == ["wu2020adversarial"]
+    assert keys("frontier")[:2] == ["madry2018towards", "dejorge2022make"]
 
 
 def test_attacks_and_suites_are_cited_too() -> None:
@@ -73,3 +81,41 @@ def test_the_known_names_are_listed_once() -> None:
         papers("zzz")
     known = str(caught.value).partition("known: ")[2].split(", ")
     assert len(known) == len(set(known))
+
+
+REGISTERED = [(registry, name) for registry in PARTS for name in registry]
+TRAINING = [(registry, name) for registry, name in REGISTERED if registry is not ATTACKS]
+
+
+def ids(value: object) -> str:
+    return value.kind if isinstance(value, Registry) else str(value)
+
+
+@pytest.mark.parametrize(("registry", "name"), REGISTERED, ids=ids)
+def test_the_sources_of_every_part_are_in_the_bibliography(registry: Registry[Any], name: str) -> None:
+    part = registry.load(name)
+    if isinstance(part, type):
+        assert issubclass(part, Described)
+        assert "source" in vars(part), "it is not that of its base class"
+    assert {source.partition(",")[0] for source in sources(part)} <= set(PAPERS)
+    assert summary(part)
+
+
+def test_every_paper_is_a_source_of_a_part() -> None:
+    used = {source.partition(",")[0] for registry, name in REGISTERED for source in sources(registry.load(name))}
+    assert used | {"carmon2019unlabeled"} == set(PAPERS)  # of unlabelled images, which are a setting of the data
+
+
+def test_a_source_is_a_line() -> None:
+    assert line_of("madry2018towards, eq. 2.1").endswith(", 2018, eq. 2.1")
+    assert line_of("a report of our own, 2026") == "a report of our own, 2026"
+
+
+@pytest.mark.parametrize(("registry", "name"), TRAINING, ids=ids)
+def test_every_part_of_training_has_an_example_that_builds_it(registry: Registry[Any], name: str) -> None:
+    cls: Any = registry.load(name)
+    if not isinstance(cls, type):
+        return  # a plain function, whose name is its example
+    assert issubclass(cls, Described)
+    assert set(cls.changes) <= set(CHANGES)
+    assert type(make(registry, cls.example)) is cls

@@ -22,8 +22,8 @@ from classwise.threat.ball import Threat
 from classwise.training import CRITERIA, OBJECTIVES
 from classwise.training.classes import ClassSettings
 from classwise.training.criteria.softmax import Hypersphere, LabelSmoothing, Softmax
+from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.objectives.base import TrainingBatch
-from classwise.training.objectives.mart import boosted_cross_entropy
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import images

@@ -28,7 +28,7 @@ from classwise.training.train import train
 
 from ..attacks.models import Small, images
 from .by_hand import NAN, classes, close
-from .killing import KillAt, Killed
+from .killing import killed_and_resumed
 from .on_digits import TINY
 
 Y = torch.arange(12) % 3
@@ -198,9 +198,8 @@ def test_a_run_resumes_to_the_same_bits_and_records_its_teacher(
     overrides = tiny(teacher) | {"objective.teacher": str(file)}
     whole = train(name, budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, progress=KillAt(3))
-    resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, resume=True)
+    more: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": overrides}
+    resumed = killed_and_resumed(train, name, out=tmp_path / "killed", step=3, **more)
     for written in ("epochs.parquet", "checkpoints/last.safetensors"):
         assert (whole.path / written).read_bytes() == (resumed.path / written).read_bytes(), written
     rows = whole.epochs.query("split == 'train' and epoch == 1")
@@ -208,7 +207,7 @@ def test_a_run_resumes_to_the_same_bits_and_records_its_teacher(
     assert rows[changed].nunique() > 1
     file.write_bytes((whole.path / "checkpoints/last.safetensors").read_bytes())
     with pytest.raises(ClasswiseError, match="was started with a teacher of other weights"):
-        train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, resume=True)
+        train(name, out=resumed.path, resume=True, **more)
 
 
 @pytest.mark.parametrize(

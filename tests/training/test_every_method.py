@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,34 +12,37 @@ import pytest
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress.listener import NullProgress
 from classwise.data import Images
 from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-from .killing import KillAt, Killed
+from ..auditing.listening import Listener
+from .killing import killed_and_resumed
 from .on_digits import ELSEWHERE, METHODS, NETWORK, NORMALISED, TINY
+from .test_trainer import SMALL, contents
 
 BRIEF = TINY | {"model": NORMALISED, "data.subset": 100, "batch_size": 32, "attack.steps": 1}
 BRIEF |= {"validation_attack": "pgd:steps=1"}
 """Three steps per epoch."""
+AVERAGED = ("at-swa", "at-ema-step", "cfa-at-chart", "cfa-at-iut")
+PARTS: dict[str, dict[str, object]] = {"trades-awp": {}, "at-adam": {}}
+PARTS |= {name: {"averaging.start_fraction": 0.0} for name in AVERAGED}
+"""Recipes of other updates, optimisers and averages, whose class settings are constant."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS | PARTS)
 def test_every_method_trains_on_digits_and_resumes_to_the_same_bits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = BRIEF | METHODS[name]
+    overrides = BRIEF | (METHODS | PARTS)[name]
     whole = train(name, budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, progress=KillAt(4))
-    resumed = train(name, budget="short", out=tmp_path / "killed", data="digits", overrides=overrides, resume=True)
+    more: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": overrides}
+    assert contents(killed_and_resumed(train, name, out=tmp_path / "killed", step=4, **more)) == contents(whole)
     assert whole.complete
-    for file in ("epochs.parquet", "checkpoints/last.safetensors"):
-        assert (whole.path / file).read_bytes() == (resumed.path / file).read_bytes(), file
+    assert name not in AVERAGED or "average" in whole.saved_weights()
     states = torch.load(whole.state_file, weights_only=True)["schedules"]
     assert all(bool(value.isfinite().all()) for state in states for value in state.values())
 
@@ -66,25 +70,15 @@ def test_a_run_may_start_from_the_weights_of_another(tmp_path: Path) -> None:
         train("faal", out=tmp_path / "third", data="digits", overrides=overrides)
 
 
-class Heard(NullProgress):
-    """Records the log lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "part"), [("frl", "frl"), ("faal", "faal"), ("dafa", None)])
 def test_fine_tuning_methods_log_a_note_for_random_weights(name: str, part: str | None, tmp_path: Path) -> None:
-    heard = Heard()
+    heard = Listener()
     first = train(name, budget="short", out=tmp_path / "run", data="digits", overrides=TINY, epochs=1, progress=heard)
     said = [line for line in heard.lines if "designed to fine-tune" in line]
     wanted = f"{part!r} is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
     assert said == ([] if part is None else [wanted])
-    started = Heard()
+    started = Listener()
     overrides = TINY | {"model": NETWORK | {"weights": str(first.path)}}
     train(name, budget="short", out=tmp_path / "second", data="digits", overrides=overrides, epochs=1, progress=started)
     assert not any("designed to fine-tune" in line for line in started.lines)
@@ -93,7 +87,7 @@ def test_fine_tuning_methods_log_a_note_for_random_weights(name: str, part: str 
 def test_standard_training_selects_the_last_epoch(tmp_path: Path) -> None:
     """Its robust accuracy decreases during training, so it would select an early epoch."""
     overrides = TINY | {"epochs": 4, "threat": "Linf:0.3"}
-    quiet, warned = Heard(), Heard()
+    quiet, warned = Listener(), Listener()
     run = train("standard", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=quiet)
     assert run.best_epoch() == 3
     assert not any("near 0 for standard training" in line for line in quiet.lines)
@@ -155,3 +149,22 @@ def test_every_method_supports_any_number_of_classes(name: str, count: int, tmp_
     assert all(bool(value.isfinite().all()) for value in weights)
     settings = run.epochs.query("split == 'train'")[["epsilon", "clean_weight", "robust_weight"]]
     assert bool((settings.astype(float).fillna(1) >= 0).all(axis=None))
+
+
+@pytest.mark.slow
+def test_the_accuracies_of_a_step_are_those_before_the_update(tmp_path: Path) -> None:
+    """One step: the first pass is at the initial weights of both runs, the second pass of AWP is far from them."""
+    overrides = SMALL | {"data.subset": 120} | {"epochs": 1, "batch_size": 120, "update.start_fraction": 0.0}
+    runs = [
+        train(
+            "trades-awp",
+            budget="short",
+            out=tmp_path / f"{gamma}",
+            data="digits",
+            overrides=overrides | {"update.gamma": gamma},
+        )
+        for gamma in (0.0, 5.0)
+    ]
+    still, moved = (run.epochs.query("split == 'train'")[["clean", "robust"]] for run in runs)
+    assert still.equals(moved)
+    assert not runs[0].epochs.query("split == 'valid'").equals(runs[1].epochs.query("split == 'valid'"))

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.core.compute.graphs import WARM_UP, Compared
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import configurable
 from classwise.training import graphed_step
 from classwise.training.classes import ClassSettings
@@ -24,8 +23,9 @@ from classwise.training.step import TrainingStep
 from classwise.training.trainer import Trainer
 from classwise.training.updates import Plain
 
+from ..auditing.listening import Listener
 from ..pretend_cuda import Counted, PretendCuda
-from .killing import KillAt, Killed
+from .killing import killed_and_resumed
 from .test_trainer import contents
 
 TINY: dict[str, Any] = {
@@ -43,19 +43,9 @@ FULL_STEPS = 7
 """Steps of an epoch with a full batch; one more has fewer images."""
 
 
-class Log(NullProgress):
-    """Records log lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 def trained(out: Path, recipe: str, graphs: str, gpu: PretendCuda, **more: Any) -> tuple[Run, list[str], list[int]]:
     """The run, its log, and the number of replays of each graph."""
-    log, made = Log(), len(gpu.graphs.made)
+    log, made = Listener(), len(gpu.graphs.made)
     overrides = TINY | more | {"precision.graphs": graphs}
     run = cw.train(recipe, budget="short", data="digits", out=out, overrides=overrides, device="cuda", progress=log)
     return run, log.lines, [graph.replays for graph in gpu.graphs.made[made:]]
@@ -195,9 +185,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pyte
     with PretendCuda():
         reference = train(out=tmp_path / "reference")
         for step in (5, 10):
-            with pytest.raises(Killed):
-                train(out=tmp_path / str(step), progress=KillAt(step))
-            resumed = train(out=tmp_path / str(step), resume=True)
+            resumed = killed_and_resumed(train, out=tmp_path / str(step), step=step)
             assert contents(resumed) == contents(reference)
             assert resumed.environment["graphs"] == "used"
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import pytest
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress.listener import NullProgress
 from classwise.training.loggers.base import RUNS, Logger
 from classwise.training.loggers.mlflow import MLflow
 from classwise.training.loggers.tensorboard import TensorBoard
 from classwise.training.loggers.wandb import WandB
 from classwise.training.train import train
 
+from ..auditing.listening import Listener
 from .test_trainer import SMALL, contents
 
 
@@ -54,31 +54,17 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Writer, "closed", [])
 
 
-class Notes(NullProgress):
-    """Count steps and record log lines."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.lines: list[str] = []
-
-    def advance(self, amount: int) -> None:
-        self.steps += amount
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_it_writes_the_measurements_and_forwards_all_calls(tmp_path: Path) -> None:
-    notes = Notes()
+    notes = Listener()
     with TensorBoard(tmp_path / "board", notes) as board:
         heard = train(
             "at-ema", budget="short", out=tmp_path / "a", data="digits", overrides=SMALL | {"epochs": 2}, progress=board
         )
     assert Writer.closed == [str(tmp_path / "board")]
     assert "    epochs: 2\n" in Writer.texts["recipe"]
-    assert notes.steps == 8
+    assert notes.done["training"] == 8
     assert len([line for line in notes.lines if "epoch" in line]) == 2
     rows = heard.epochs.query("epoch == 1 and split == 'valid'").set_index("class")["robust"]
     for name, value in rows.items():
@@ -131,7 +117,7 @@ class Recorder(Logger):
 
 
 def test_loggers_forward_to_each_other() -> None:
-    notes, folder = Notes(), Path("run")
+    notes, folder = Listener(), Path("run")
     inner = Recorder(notes)
     outer = Recorder(inner)
     outer.start("training", 3)
@@ -140,7 +126,7 @@ def test_loggers_forward_to_each_other() -> None:
     outer.log_recipe(folder, "epochs: 1")
     outer.log_metrics(0, {"a": 1.0})
     outer.log_audit(folder, "digits", {"all/cat": 0.5}, [])
-    assert (notes.steps, notes.lines) == (2, ["line"])
+    assert (notes.done["training"], notes.lines) == (2, ["line"])
     expected: list[Any] = [
         ("open", folder),
         "epochs: 1",

@@ -1,30 +1,37 @@
-"""Objectives compared with their formulas in torch functions."""
+"""Objectives compared with their formulas, and their declared costs with counted passes."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from classwise.attacks import ATTACKS
+from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
+from classwise.models.modes import frozen
 from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.classes import ClassSettings
-from classwise.training.objectives.base import TrainingBatch
-from classwise.training.objectives.trades import Trades
+from classwise.training.objectives.adversarial import Mart, boosted_cross_entropy
+from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.trades import ConfusionWeighted, Trades
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import mean, per_image
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.cfa import CCR
+from classwise.training.schedules.csr import ConfusionSpectrum, spectral_weights
 
-from ..attacks.models import Small, images
+from ..attacks.models import Linear, Small, images
 
 
 @pytest.fixture
@@ -135,3 +142,165 @@ def test_a_bfloat16_step_is_near_the_exact_one(batch: TrainingBatch) -> None:
     fast = make(OBJECTIVES, "trades").step(FAST.forward(small), batch, points, ClassSettings())
     for name, term in exact.terms.items():
         assert torch.allclose(fast.terms[name], term, atol=0.3, rtol=0.1), name
+
+
+def test_the_boosted_cross_entropy_by_hand() -> None:
+    """p = (0.6, 0.3, 0.1)."""
+    logits = torch.tensor([[0.6, 0.3, 0.1]]).log().expand(3, 3)
+    expected = [-math.log(0.6) - math.log(0.7), -math.log(0.3) - math.log(0.4), -math.log(0.1) - math.log(0.4)]
+    assert torch.allclose(boosted_cross_entropy(logits, torch.arange(3)), torch.tensor(expected))
+
+
+def test_with_two_classes_it_is_twice_the_cross_entropy() -> None:
+    logits, y = torch.randn(8, 2), torch.arange(8) % 2
+    twice = 2 * F.cross_entropy(logits, y, reduction="none")
+    assert torch.allclose(boosted_cross_entropy(logits, y), twice, atol=1e-6)
+
+
+def test_it_is_finite_for_a_saturated_softmax() -> None:
+    logits = torch.tensor([[500.0, 0.0, -500.0]] * 3, requires_grad=True)
+    loss = boosted_cross_entropy(logits, torch.arange(3))
+    loss.sum().backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(loss.detach(), torch.tensor([0.0, 1000.0, 1500.0]))
+    assert logits.grad is not None
+    assert bool(logits.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_mart_equals_its_equation(classes: int) -> None:
+    """Also with classes absent from the batch, and with one beta or class-wise betas."""
+    model = EXACT.forward(Linear(classes))
+    y = torch.tensor([0, 1, 1, 1, 0, 1])
+    batch = TrainingBatch(images(6, 2, 3), y, torch.arange(6), Threat("Linf", 0.1))
+    attack = Mart().inner(make(ATTACKS, "pgd:steps=3"))
+    for settings, beta in ((ClassSettings(), torch.full((6,), 5.0)), (ClassSettings(beta=torch.arange(classes)), y)):
+        points = Mart().points(model, batch, attack, settings, CounterRNG(0))
+        clean, robust = model(batch.x).softmax(1), model(points["robust"]).softmax(1)
+        rows = torch.arange(6)
+        rival = robust.clone()
+        rival[rows, y] = 0
+        boosted = -robust[rows, y].log() - (1 - rival.amax(1)).log()
+        divergence = (clean * (clean / robust).log()).sum(1)
+        expected = (boosted + beta * divergence * (1 - clean[rows, y])).mean()
+        found = mean(Mart().step(model, batch, points, settings), batch, settings)
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_the_attack_maximises_the_cross_entropy_from_a_small_normal_perturbation() -> None:
+    assert Mart().inner(make(ATTACKS, "pgd")) == make(ATTACKS, "pgd:objective=ce,random_init=normal")
+
+
+def two_pixels(y: list[int]) -> TrainingBatch:
+    return TrainingBatch(images(len(y), 2, 3), torch.tensor(y), torch.arange(len(y)), Threat("Linf", 0.1))
+
+
+def test_a_single_confusion_has_the_largest_weight() -> None:
+    confusion = torch.zeros(3, 3)
+    confusion[2, 0] = 0.4
+    expected = torch.full((3, 3), 0.01)
+    expected[2, 0] = 2.01
+    assert torch.allclose(spectral_weights(confusion, 0.01, 2.01), expected)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_the_weights_equal_numpys_first_singular_pair(classes: int) -> None:
+    confusion = torch.rand(classes, classes, generator=torch.Generator().manual_seed(classes)).fill_diagonal_(0)
+    left, values, right = np.linalg.svd(confusion.double().numpy())
+    assert values[0] > values[1]
+    product = np.outer(left[:, 0], right[0])
+    expected = 0.01 + 2 * (product - product.min()) / (product.max() - product.min())
+    assert np.allclose(spectral_weights(confusion, 0.01, 2.01).numpy(), expected, atol=1e-5)
+
+
+def test_without_errors_the_weights_of_csr_are_one() -> None:
+    assert torch.equal(spectral_weights(torch.zeros(4, 4), 0.01, 2.01), torch.ones(4, 4))
+
+
+def test_errors_are_counted_with_the_handicap() -> None:
+    """Rates by true class: class 0 has one error in two, class 1 one in two due to the handicap; class 2 is absent."""
+    schedule = ConfusionSpectrum()
+    state = schedule.start(Classes(("a", "b", "c"), torch.tensor([5, 5, 5])))
+    assert torch.equal(schedule.settings(state, ClassSettings(), 0).pair_weight, torch.ones(3, 3))  # type: ignore[arg-type]
+    logits = torch.tensor([[5.0, 1.0, 9.0], [5.0, 1.0, 2.0], [9.5, 10.0, 0.0], [1.0, 10.0, 0.0]])
+    batch = two_pixels([0, 0, 1, 1])
+    state = schedule.after_batch(state, Step({}, robust_logits=logits), batch)
+    assert torch.equal(state["errors"], torch.tensor([[0.0, 0, 1], [1, 0, 0], [0, 0, 0]]))
+    assert torch.equal(state["seen"], torch.tensor([2.0, 2.0, 0.0]))
+    rates = state["errors"] / 2
+    state = schedule.after_epoch(state, {}, 0)
+    assert torch.equal(state["weight"], spectral_weights(rates, 0.01, 2.01))
+    assert float(state["errors"].sum() + state["seen"].sum()) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 100])
+def test_the_loss_of_csr_equals_its_equation(classes: int) -> None:
+    model = EXACT.forward(Linear(classes))
+    batch = two_pixels([0, 1, 1, 1, 0])
+    objective = ConfusionWeighted()
+    points = objective.points(
+        model, batch, objective.inner(make(ATTACKS, "pgd:steps=2")), ClassSettings(), CounterRNG(0)
+    )
+    clean, robust = model(batch.x), model(points["robust"])
+    weights = torch.rand(classes, classes)
+    for settings, weight in (
+        (ClassSettings(), torch.ones(5)),
+        (ClassSettings(pair_weight=weights), weights[batch.y, robust.argmax(1)]),
+    ):
+        terms = objective.step(model, batch, points, settings).terms
+        assert torch.allclose(terms["clean"], 0.7 * F.cross_entropy(clean, batch.y, reduction="none"))
+        assert torch.allclose(terms["robust"], 6 * divergence(clean, robust))
+        assert torch.allclose(terms["confused"], 0.3 * weight * F.cross_entropy(robust, batch.y, reduction="none"))
+
+
+def test_before_start_fraction_it_is_trades() -> None:
+    recipe = Recipe.read("csr")
+    objective = recipe.parts.objective
+    model = EXACT.forward(Linear(3))
+    batch = two_pixels([0, 1, 2])
+    points = {"robust": batch.x + 0.05}
+    for epoch, names in ((0, {"clean", "robust"}), (199, {"clean", "robust"}), (200, {"clean", "robust", "confused"})):
+        for step in (0.5, 390.5):  # the first and the last of an epoch of 391
+            now = dataclasses.replace(batch, progress=(epoch * 391 + step) / (202 * 391))
+            assert objective.step(model, now, points, ClassSettings()).terms.keys() == names
+    rate = recipe.parts.lr_schedule
+    assert recipe.parts.optimizer.lr * rate.factor(200.5 / 202) == pytest.approx(1e-3)
+
+
+class Counted(torch.nn.Module):
+    """Count forward passes and the backward passes through them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Linear(3)
+        self.forwards = self.backwards = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.forwards += 1
+        logits: Tensor = self.inner(x)
+        if logits.requires_grad:
+            logits.register_hook(self._back)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return logits
+
+    def _back(self, _: Tensor) -> None:
+        self.backwards += 1
+
+
+@pytest.mark.parametrize("name", [*OBJECTIVES, "bat:variant=code", "trades:scaled=true"])
+def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
+    model = Counted()
+    objective: Any = make(OBJECTIVES, name)
+    batch = TrainingBatch(
+        images(4, 2, 3),
+        torch.tensor([0, 1, 1, 1]),
+        torch.arange(4),
+        Threat("Linf", 0.1),
+        progress=1,
+        teacher_logits=torch.eye(3)[[0, 1, 1, 1]],
+    )
+    with frozen(model):
+        points = objective.points(
+            model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), CounterRNG(0)
+        )
+    torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+    said = Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"}).parts.passes
+    assert (model.forwards, model.backwards) == (said.forward, said.to_image + said.to_weights)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.selection import AtFraction, WithinError, _contributions, _standard_error_of_sum, three_quarters
 from classwise.training.train import train
 
-from .killing import KillAt, Killed
+from .killing import killed_and_resumed
 from .test_trainer import SMALL, contents
 
 SPLITS = [
@@ -143,10 +144,8 @@ def test_a_run_selects_that_epoch_without_a_score_and_resumes(tmp_path: Path, mo
     assert all(event["score"] is None for event in selected)
     assert whole.best_epoch() is not None
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)
-    with pytest.raises(Killed):
-        train("at-ema", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, progress=KillAt(12))
-    cut = train("at-ema", budget="short", out=tmp_path / "cut", data="digits", overrides=overrides, resume=True)
-    assert contents(cut) == contents(whole)
+    more: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": overrides}
+    assert contents(killed_and_resumed(train, "at-ema", out=tmp_path / "cut", step=12, **more)) == contents(whole)
 
 
 @pytest.mark.parametrize(("epochs", "kept"), [(1, 0), (2, 1), (4, 2), (5, 3), (100, 74)])

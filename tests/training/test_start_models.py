@@ -21,6 +21,7 @@ from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
 from .on_digits import NETWORK, TINY
+from .refusals import refused
 
 ATTACK = "pgd:steps=1,step_size=eps"
 CANNOT = "cannot check whether the start model "
@@ -52,16 +53,10 @@ def trained(out: Path, start: Path | None = None, heard: Heard | None = None, sh
     return train("at", data=data, out=out, overrides=overrides, progress=heard)
 
 
-def refused(out: Path, start: Path, **fields: Any) -> str:
-    with pytest.raises(ClasswiseError) as caught:
-        trained(out, start, **fields)
+def not_trained(out: Path, start: Path, **fields: Any) -> str:
+    message = refused(trained, out, start, **fields)
     assert not list(out.glob("*"))
-    return one_line(caught.value)
-
-
-def one_line(error: ClasswiseError) -> str:
-    assert "\n" not in str(error)
-    return str(error)
+    return message
 
 
 def held_out(run: Run) -> set[int]:
@@ -98,7 +93,7 @@ def test_the_same_or_a_smaller_split_of_the_same_seed_is_accepted(first: Run, tm
 
 def test_another_seed_is_refused_with_the_number_of_images(first: Run, other: Run, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    said = refused(out, first.path, seed=1)
+    said = not_trained(out, first.path, seed=1)
     seen = len(held_out(other) - held_out(first))
     assert 20 < seen < 30
     assert said == (
@@ -110,12 +105,12 @@ def test_another_seed_is_refused_with_the_number_of_images(first: Run, other: Ru
 
 
 def test_a_larger_split_is_refused(first: Run, tmp_path: Path) -> None:
-    assert ": 20 of the 50 validation images" in refused(tmp_path / "run", first.path, share=0.3)
+    assert ": 20 of the 50 validation images" in not_trained(tmp_path / "run", first.path, share=0.3)
 
 
 def test_a_start_without_a_validation_split_is_refused(tmp_path: Path) -> None:
     start = trained(tmp_path / "start", selection="last", share=0)
-    said = refused(tmp_path / "run", start.path)
+    said = not_trained(tmp_path / "run", start.path)
     assert ": 30 of the 30 validation images" in said
     assert said.endswith("(data.validation=0.2, seed=0)")
     heard = Heard()
@@ -127,7 +122,7 @@ def test_a_file_of_a_run_is_checked(first: Run, tmp_path: Path) -> None:
     link = tmp_path / "link.safetensors"
     link.symlink_to(first.weights_file("last").resolve())
     for start in (first.weights_file("last"), first.path / "checkpoints", link):
-        assert f"training images of the start model {start};" in refused(tmp_path / "run", start, seed=1)
+        assert f"training images of the start model {start};" in not_trained(tmp_path / "run", start, seed=1)
 
 
 def test_a_file_outside_a_run_folder_is_noted(first: Run, tmp_path: Path) -> None:
@@ -139,7 +134,7 @@ def test_a_file_outside_a_run_folder_is_noted(first: Run, tmp_path: Path) -> Non
 
 def test_the_start_of_a_start_is_checked(other: Run, tmp_path: Path) -> None:
     middle = set_start(trained(tmp_path / "middle"), other.path)
-    assert f"the start model {other.path}, from which {middle.path} started; train" in refused(
+    assert f"the start model {other.path}, from which {middle.path} started; train" in not_trained(
         tmp_path / "run", middle.path
     )
     missing = set_start(middle, tmp_path / "missing")
@@ -164,7 +159,7 @@ def test_another_subset_of_the_same_data_set_is_compared_by_pixels(tmp_path: Pat
     used = set(load_data("digits", split="train", subset=300).index.tolist()) - held_out(start)
     seen = len(held_out(plain) & used)
     assert 0 < seen < 30
-    assert f": {seen} of the 30 validation images" in refused(tmp_path / "run", start.path)
+    assert f": {seen} of the 30 validation images" in not_trained(tmp_path / "run", start.path)
 
 
 def test_other_images_are_noted(first: Run, tmp_path: Path) -> None:
@@ -188,7 +183,7 @@ def test_given_images_with_other_indices_are_compared_by_their_rows(first: Run, 
     heard = Heard()
     trained(tmp_path / "run", first.path, heard, data=given)
     assert heard.lines == []
-    assert " of the 30 validation images" in refused(tmp_path / "other", first.path, data=given, seed=1)
+    assert " of the 30 validation images" in not_trained(tmp_path / "other", first.path, data=given, seed=1)
 
 
 def test_unlabelled_images_of_a_start_are_noted(first: Run, tmp_path: Path) -> None:
@@ -205,7 +200,7 @@ def test_no_code_of_the_start_is_executed(first: Run, tmp_path: Path) -> None:
     start = Run(shutil.copytree(first.path, tmp_path / "start"))
     recipe = yaml.safe_load(start.recipe_file.read_text()) | {"objective": "tests.training.no_such_module:Loss"}
     write_text(start.recipe_file, yaml.safe_dump(recipe, sort_keys=False), checksum=True)
-    assert " of the 30 validation images" in refused(tmp_path / "run", start.path, seed=1)
+    assert " of the 30 validation images" in not_trained(tmp_path / "run", start.path, seed=1)
 
 
 @pytest.mark.parametrize("file", ["recipe_file", "environment_file"])
@@ -220,10 +215,9 @@ def test_a_damaged_run_folder_is_noted(first: Run, tmp_path: Path, file: str) ->
 
 def test_interpolation_refuses_a_start_that_saw_the_validation_split(first: Run, other: Run, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", first.path)
-    with pytest.raises(ClasswiseError) as caught:
-        interpolate_weights(run, start=other.path, attack=ATTACK)
-    assert f"{run.path}: " in one_line(caught.value)
-    assert f" of the 30 validation images were training images of the start model {other.path};" in str(caught.value)
+    said = refused(interpolate_weights, run, start=other.path, attack=ATTACK)
+    assert said.startswith(f"{run.path}: ")
+    assert f" of the 30 validation images were training images of the start model {other.path};" in said
     assert not run.weights_file("interpolated").exists()
     heard = Heard()
     interpolate_weights(run, shares=[0.5], attack=ATTACK, progress=heard)
@@ -256,6 +250,6 @@ def test_both_models_of_an_interpolation_are_checked(first: Run, tmp_path: Path)
     copied.unlink()
     copied.symlink_to(other.weights_file("last"))
     for start in (mixed, adjusted):
-        said = refused(tmp_path / "tuned", start)
+        said = not_trained(tmp_path / "tuned", start)
         assert f"the start model {copied}, from which {run.path} started;" in said
     trained(tmp_path / "tuned", run.weights_file("last"))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import CHECKSUMS
 from classwise.core.settings.config import configurable
 from classwise.data import Images, load_data
@@ -25,8 +24,9 @@ from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.train import train
 
-from .killing import KillAt, Killed
+from .killing import KillAt, Killed, killed_and_resumed
 from .on_digits import NORMALISED
+from .refusals import refused
 
 SMALL: dict[str, Any] = {
     "model": NORMALISED,
@@ -112,9 +112,7 @@ def test_killed_at_any_step_and_resumed_gives_the_same_bits(
 ) -> None:
     """Steps 1, 3, 6 and 11 are within an epoch of 4 steps; 4 is at its end, before the epoch is finished."""
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
-    with pytest.raises(Killed):
-        trained(tmp_path / "run", progress=KillAt(step))
-    assert contents(trained(tmp_path / "run", resume=True)) == contents(reference)
+    assert contents(killed_and_resumed(trained, tmp_path / "run", step=step)) == contents(reference)
 
 
 @pytest.mark.slow
@@ -132,10 +130,8 @@ def test_dropout_of_a_resumed_run_has_the_masks_of_an_uninterrupted_one(
     monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 0.0)  # a checkpoint after every step
     overrides = {**SMALL, "model": {"name": "small-cnn", "width": 0.1, "options": {"dropout": 0.5}}, "epochs": 1}
     uninterrupted = train("at", budget="short", out=tmp_path / "whole", data="digits", overrides=overrides)
-    out = tmp_path / "run"
-    with pytest.raises(Killed):
-        train("at", budget="short", out=out, data="digits", overrides=overrides, progress=KillAt(2))
-    resumed = train("at", budget="short", out=out, data="digits", overrides=overrides, resume=True)
+    more: dict[str, Any] = {"budget": "short", "data": "digits", "overrides": overrides}
+    resumed = killed_and_resumed(train, "at", out=tmp_path / "run", step=2, **more)
     assert contents(resumed) == contents(uninterrupted)
 
 
@@ -202,33 +198,24 @@ def test_every_kind_of_recipe_learns(recipe: str, tmp_path: Path) -> None:
     assert clean.max() > 0.5  # chance is 0.1
 
 
-def says(work: Callable[[], object]) -> str:
-    with pytest.raises(ClasswiseError) as caught:
-        work()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_a_folder_is_never_overwritten(reference: Run, tmp_path: Path) -> None:
     before = contents(reference)
-    assert "contains a run; add --resume to load or continue it" in says(lambda: trained(reference.path))
+    assert "contains a run; add --resume to load or continue it" in refused(trained, reference.path)
     assert contents(reference) == before
     (tmp_path / "notes.txt").write_text("mine")
-    assert "is not empty and contains no run" in says(lambda: trained(tmp_path))
-    assert "is a file" in says(lambda: trained(tmp_path / "notes.txt"))
+    assert "is not empty and contains no run" in refused(trained, tmp_path)
+    assert "is a file" in refused(trained, tmp_path / "notes.txt")
 
 
 def test_resuming_another_recipe_is_rejected_with_the_field(reference: Run) -> None:
-    message = says(lambda: trained(reference.path, resume=True, batch_size=32))
+    message = refused(trained, reference.path, resume=True, batch_size=32)
     assert "batch_size was 48, now 32" in message
 
 
 def test_resuming_with_other_images_is_rejected(reference: Run) -> None:
     images = load_data("digits", split="train", subset=200, seed=0)
     other = Images(images.x.clone().fill_(3), images.y, images.class_names, "digits", "train")
-    message = says(
-        lambda: train("cfa-trades", budget="short", out=reference.path, data=other, overrides=SMALL, resume=True)
-    )
+    message = refused(train, "cfa-trades", budget="short", out=reference.path, data=other, overrides=SMALL, resume=True)
     assert "other images" in message
 
 
@@ -236,7 +223,7 @@ def test_a_damaged_state_raises_an_error(reference: Run, tmp_path: Path) -> None
     shutil.copytree(reference.path, tmp_path / "run")
     state = tmp_path / "run" / "checkpoints" / "state.pt"
     state.write_bytes(state.read_bytes()[:1000])
-    assert "is damaged" in says(lambda: trained(tmp_path / "run", resume=True))
+    assert "is damaged" in refused(trained, tmp_path / "run", resume=True)
 
 
 def test_a_recipe_error_is_raised_before_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,14 +231,14 @@ def test_a_recipe_error_is_raised_before_data_is_read(tmp_path: Path, monkeypatc
         raise AssertionError("data was read")
 
     monkeypatch.setattr("classwise.training.setup.load_data", read)
-    assert "unknown objective" in says(lambda: trained(tmp_path / "run", objective="nonsense"))
+    assert "unknown objective" in refused(trained, tmp_path / "run", objective="nonsense")
     assert not (tmp_path / "run").exists()
 
 
 def test_without_a_validation_split_selection_must_not_use_one(tmp_path: Path) -> None:
     overrides = SMALL | {"data.validation": 0}
-    assert "data.validation = 0" in says(
-        lambda: train("at", budget="short", out=tmp_path / "a", data="digits", overrides=overrides)
+    assert "data.validation = 0" in refused(
+        train, "at", budget="short", out=tmp_path / "a", data="digits", overrides=overrides
     )
     run = train(
         "at", budget="short", out=tmp_path / "b", data="digits", overrides=overrides, selection="last", epochs=1
@@ -263,12 +250,12 @@ def test_a_newer_schema_version_is_rejected(reference: Run, tmp_path: Path) -> N
     shutil.copytree(reference.path, tmp_path / "run")
     file = tmp_path / "run" / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"schema_version": 99}))
-    assert "environment.json is damaged" in says(lambda: Run.open(tmp_path / "run"))
+    assert "environment.json is damaged" in refused(Run.open, tmp_path / "run")
     (tmp_path / "run" / CHECKSUMS).unlink()
-    assert "schema_version 99" in says(lambda: Run.open(tmp_path / "run"))
-    assert "contains no run" in says(lambda: Run.open(tmp_path / "nothing"))
+    assert "schema_version 99" in refused(Run.open, tmp_path / "run")
+    assert "contains no run" in refused(Run.open, tmp_path / "nothing")
     (tmp_path / "audit.json").write_text("{}")
-    assert "is an audit, not a run; show it with: classwise report" in says(lambda: Run.open(tmp_path))
+    assert "is an audit, not a run; show it with: classwise report" in refused(Run.open, tmp_path)
 
 
 @configurable

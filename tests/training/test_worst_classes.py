@@ -17,8 +17,9 @@ from classwise.training.recipe import Recipe
 from classwise.training.train import train
 from classwise.training.worst_classes import resolve_worst, worst_accuracy
 
+from ..auditing.listening import Listener
+from .by_hand import event_of
 from .on_digits import TINY
-from .test_bad_input import Listening
 from .test_cfa import weights
 
 
@@ -66,9 +67,7 @@ def test_the_worst_fifth_opens_a_gate_that_the_worst_class_never_opens() -> None
     signals = {"valid.robust": robust, "valid.soft": robust}
 
     def admitted(gate: Averager) -> bool:
-        event = gate.after_epoch(Average(), weights(1.0), signals, 0.5).event
-        assert event is not None
-        return bool(event["admitted"])
+        return bool(event_of(gate.after_epoch(Average(), weights(1.0), signals, 0.5))["admitted"])
 
     for threshold in (0.2, 0.05, 1e-6):
         assert not admitted(FAWA(worst="class", threshold=threshold))
@@ -79,9 +78,7 @@ def test_the_worst_fifth_opens_a_gate_that_the_worst_class_never_opens() -> None
     state = relative.after_epoch(Average(), weights(1.0), signals, 0.5)
     for share, expected in ((0.125, True), (0.13, False)):  # 0.8 of 0.125 is reached, of 0.13 not
         later = dataclasses.replace(state, facts=state.facts | {"history": [share]})
-        event = relative.after_epoch(later, weights(1.0), signals, 0.5).event
-        assert event is not None
-        assert event["admitted"] is expected
+        assert event_of(relative.after_epoch(later, weights(1.0), signals, 0.5))["admitted"] is expected
 
 
 def test_the_chart_averages_the_worst_fifth() -> None:
@@ -101,7 +98,7 @@ def of_many_classes(classes: int) -> Images:
 @pytest.mark.parametrize("classes", [20, 21])
 @pytest.mark.parametrize("recipe", ["at", "cfa-at"])
 def test_a_run_states_and_logs_the_choice(recipe: str, classes: int, tmp_path: Path) -> None:
-    listener = Listening()
+    listener = Listener()
     overrides: dict[str, Any] = TINY | {"data.subset": None, "epochs": 1}
     run = train(recipe, out=tmp_path / "run", data=of_many_classes(classes), overrides=overrides, progress=listener)
     many = classes > 20
@@ -121,7 +118,7 @@ def test_a_run_states_and_logs_the_choice(recipe: str, classes: int, tmp_path: P
 def test_an_explicit_choice_is_kept_and_classes_without_images_do_not_count(tmp_path: Path) -> None:
     explicit: dict[str, Any] = {"selection": "overall+worst", "averaging.worst": "class", "averaging.threshold": 0.1}
     overrides: dict[str, Any] = TINY | {"data.subset": None, "epochs": 1}
-    listener = Listening()
+    listener = Listener()
     run = train(
         "cfa-at",
         out=tmp_path / "class",

@@ -13,8 +13,7 @@ from classwise.training.schedules import SCHEDULES
 if TYPE_CHECKING:
     from classwise.training.averaging import Averager
     from classwise.training.lr_schedules import LRSchedule
-    from classwise.training.optimisers import Optimiser
-    from classwise.training.updates import Update
+    from classwise.training.updates import Optimiser, Update
 
 __all__ = [
     "AVERAGERS",
@@ -43,10 +42,10 @@ AVERAGERS: Registry[Averager] = Registry(
 OPTIMISERS: Registry[Optimiser] = Registry(
     "optimizer",
     {
-        "sgd": "classwise.training.optimisers:SGD",
-        "adam": "classwise.training.optimisers:Adam",
+        "sgd": "classwise.training.updates:SGD",
+        "adam": "classwise.training.updates:Adam",
     },
-    base="classwise.training.optimisers:Optimiser",
+    base="classwise.training.updates:Optimiser",
 )
 LR_SCHEDULES: Registry[LRSchedule] = Registry(
     "learning-rate schedule",

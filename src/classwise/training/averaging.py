@@ -122,6 +122,8 @@ class NoAverage(Averager):
 class _RunningAverage(Averager):
     """An average of all weights from a fraction of training on, after each epoch or each step."""
 
+    changes = ("average",)
+
     start_fraction: float
     every: str
 
@@ -160,7 +162,6 @@ class EMA(_RunningAverage):
     """
 
     source = ("rebuffi2021data",)
-    changes = ("average",)
     example = "ema:decay=0.85"
 
     decay: Share = 0.85
@@ -185,7 +186,6 @@ class SWA(_RunningAverage):
     """
 
     source = ("izmailov2018averaging",)
-    changes = ("average",)
     example = "swa:start_fraction=0.5"
 
     start_fraction: Share = 0.5
@@ -209,6 +209,8 @@ class GatedAverage(Averager):
         start_fraction: the fraction of training after which epochs can be admitted; all epochs are scored.
         patience: the number of consecutive refused epochs that is reported in the event.
     """
+
+    changes = ("average",)
 
     decay: Share = 0.85
     start_fraction: Share = 0.25
@@ -266,7 +268,6 @@ class FAWA(GatedAverage):
     """
 
     source = ("wei2023cfa, section 4.3",)
-    changes = ("average",)
     example = "fawa:decay=0.85,threshold=0.2"
 
     gate: Literal["absolute", "relative"] = "absolute"
@@ -312,7 +313,6 @@ class ChartFAWA(GatedAverage):
     """
 
     source = ("wei2023cfa, section 4.3",)
-    changes = ("average",)
     example = "fawa-chart:decay=0.85"
 
     window: Count = 10
@@ -352,7 +352,6 @@ class IUTFAWA(GatedAverage):
     """
 
     source = ("wei2023cfa, section 4.3",)
-    changes = ("average",)
     example = "fawa-iut:decay=0.85,threshold=0.2"
 
     threshold: Share = 0.2

@@ -15,7 +15,6 @@ from classwise.data.images import to_unit
 from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
-from classwise.training.pseudo_labels import concatenated
 
 _POSITION_SHIFT = 32
 """Bits of a random-number index for the index of the image; the higher bits are its position in the epoch."""
@@ -145,3 +144,11 @@ def _cumulative(rows: Tensor) -> Tensor:
     if rows.is_cuda and torch.are_deterministic_algorithms_enabled():
         return rows @ rows.new_ones(rows.shape[1], rows.shape[1]).triu()
     return rows.cumsum(1)
+
+
+def concatenated(images: Images, extra: Images) -> Images:
+    """Concatenate the labelled images and the others, whose indices follow those of the labelled images."""
+    same = images.x.dtype == extra.x.dtype
+    x = torch.cat([images.x, extra.x] if same else [images.pixels(), extra.pixels()])
+    index = torch.cat([images.index, int(images.index.max()) + 1 + torch.arange(len(extra), device=images.device)])
+    return Images(x, torch.cat([images.y, extra.y]), images.class_names, images.name, images.split, index=index)

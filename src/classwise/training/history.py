@@ -58,17 +58,6 @@ class History:
         """Append an event of an epoch."""
         self.events.append({"epoch": epoch, **event})
 
-    def log_epoch(
-        self,
-        epoch: int,
-        splits: Mapping[str, Mapping[str, Tensor]],
-        settings: ClassSettings,
-        class_names: Sequence[str],
-    ) -> None:
-        """Append the rows of an epoch for each split, see `epoch_rows`."""
-        for split, values in splits.items():
-            self.rows += epoch_rows(epoch, split, values, settings, class_names)
-
     def save_model(self, which: Which, model: nn.Module, epoch: int, **metadata: Any) -> None:
         """Save the weights of a model."""
         if self.writes:

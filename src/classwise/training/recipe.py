@@ -43,13 +43,12 @@ from classwise.training.averaging import Averager
 from classwise.training.classes import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
-from classwise.training.optimisers import Optimiser
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, recipe_names, take_budgets
 from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.selection import Selection, load_selection, resolve_selection
-from classwise.training.updates import Update
+from classwise.training.updates import Optimiser, Update
 
 logger = logging.getLogger(__name__)
 
@@ -243,13 +242,11 @@ class Recipe:
 
     def yaml(self) -> str:
         """Return the recipe as YAML, which `Recipe.read` accepts."""
-        text: str = yaml.safe_dump(self._plain(), sort_keys=False, allow_unicode=True, width=120)
-        return text
+        return str(yaml.safe_dump(self._plain(), sort_keys=False, allow_unicode=True, width=120))
 
     def _plain(self) -> dict[str, Any]:
         """Return the fields as JSON values, with lists for tuples."""
-        plain: dict[str, Any] = json.loads(self._text())
-        return plain
+        return dict(json.loads(self._text()))
 
     def _text(self) -> str:
         """Return the fields as JSON, in which 1 and 1.0 differ."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -140,9 +140,7 @@ def load_selection(name: str) -> Selection:
     Raises:
         ClasswiseError: if it does not exist.
     """
-    loaded: Any = SELECTIONS.load(name)
-    selection: Selection = loaded
-    return selection
+    return cast("Selection", SELECTIONS.load(name))
 
 
 def _contributions(scores: Tensor, y: Tensor) -> Tensor:

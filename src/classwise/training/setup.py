@@ -29,11 +29,11 @@ from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.data_parallel import convert_sync_batchnorm
 from classwise.training.folder import Run
-from classwise.training.objectives.standard import Standard
-from classwise.training.pseudo_labels import save_pseudo_labels
+from classwise.training.objectives.adversarial import Standard
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.recipe_settings import DataSettings
 from classwise.training.selection import overall_plus_worst_fifth
+from classwise.training.teacher import save_pseudo_labels
 
 
 def check_folder(run: Run, *, resume: bool) -> None:

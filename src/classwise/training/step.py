@@ -97,7 +97,10 @@ class TrainingStep:
         """Compute the gradients of a batch and step the optimiser, which may be another than that of the model."""
         (batch, settings, epoch, sums), parts, model = inputs, self.recipe.parts, self.model
         shard = BatchShard(self._processes, len(batch.x))
-        local = self._with_teacher(shard.of_batch(batch))
+        local = shard.of_batch(batch)
+        if self._teacher is not None:
+            with torch.no_grad():
+                local = dataclasses.replace(local, teacher_logits=self._teacher(local.x))
         steps: list[Step] = []
         losses: list[Tensor] = []
         with averaged_buffers(shard, model):
@@ -116,13 +119,6 @@ class TrainingStep:
         per_row = per_image(step, batch, settings) if self._measures_loss else None
         sums.add(batch.y, step.clean_logits, step.robust_logits, per_row, step.steps)
         return StepResult(step.detached(), [tensor.detach() for tensor in losses])
-
-    def _with_teacher(self, batch: TrainingBatch) -> TrainingBatch:
-        """Return the batch with the teacher's logits, if there is a teacher."""
-        if self._teacher is None:
-            return batch
-        with torch.no_grad():
-            return dataclasses.replace(batch, teacher_logits=self._teacher(batch.x))
 
     def _fixed_norms(self) -> AbstractContextManager[object]:
         """Replace normalisation layers by constant ones for an inner attack in lower precision, unless compiled."""

@@ -1,11 +1,16 @@
-"""The teacher of a distillation."""
+"""Teachers, of distillations and of robust self-training (Carmon et al., 2019), which label unlabelled images."""
 
 from __future__ import annotations
 
-from torch import nn
+import json
 
+import torch
+from torch import Tensor, nn
+
+from classwise.attacks.engine import Engine
 from classwise.core.errors import ClasswiseError
-from classwise.data import Images
+from classwise.core.files.storage import read_json, write_text
+from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
 from classwise.training.folder import Run
@@ -51,3 +56,70 @@ def check_teacher(run: Run, teacher: nn.Module) -> None:
         run.note_environment(teacher=found)
     elif known != found:
         raise ClasswiseError(f"{run.path} was started with a teacher of other weights; use the same, or another folder")
+
+
+def pseudo_labelled(
+    recipe: Recipe, images: Images, run: Run, device: str, given: Images | None = None
+) -> Images | None:
+    """Label the unlabelled images of a recipe by its teacher; None if the recipe has no unlabelled images.
+
+    A resumed run reads the pseudo-labels from its folder.
+
+    Args:
+        recipe: the recipe, with unlabelled images and a teacher.
+        images: the labelled images, which define the shape and the classes.
+        run: the run folder.
+        device: the device of the teacher.
+        given: unlabelled images to use instead of the recipe's.
+
+    Raises:
+        ClasswiseError: if the images have another shape, the teacher cannot be loaded or does not fit, or the run was
+            started with other unlabelled images.
+    """
+    settings = recipe.data.unlabelled
+    if settings is None:
+        if given is not None:
+            raise ClasswiseError(
+                "unlabelled images need a recipe with data.unlabelled, such as rst; this recipe has no teacher"
+            )
+        return None
+    resumed = run.pseudo_labels_file.is_file()
+    teacher = None if resumed else load_model(settings.teacher, data=images, device=device)
+    unlabelled = given or load_data(
+        settings.name,
+        split=settings.split,
+        root=recipe.data.root,
+        subset=settings.subset,
+        seed=settings.subset_seed,
+        **settings.options,
+    )
+    if unlabelled.shape != images.shape:
+        here, there = ("x".join(str(side) for side in tensor.shape) for tensor in (unlabelled, images))
+        raise ClasswiseError(
+            f"unlabelled images of {unlabelled.name!r} have shape {here}, expected {there} as {images.name!r}"
+        )
+    if teacher is None:
+        labels = _load_labels(run, unlabelled)
+    else:
+        engine = Engine(teacher, precision=recipe.precision, batch_size=max(32, recipe.batch_size))
+        outputs = engine.predict(batch.x for batch in unlabelled.batches(engine.batch_size))
+        labels = torch.cat([logits.argmax(1) for logits in outputs]).cpu()
+    return Images(unlabelled.x, labels, images.class_names, unlabelled.name, unlabelled.split)
+
+
+def save_pseudo_labels(run: Run, images: Images) -> None:
+    """Save the pseudo-labels in the run folder, so that a resumed run does not need the teacher."""
+    content = {"images": _fingerprint(images), "labels": images.y.tolist()}
+    write_text(run.pseudo_labels_file, json.dumps(content) + "\n", checksum=True)
+
+
+def _load_labels(run: Run, unlabelled: Images) -> Tensor:
+    content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
+    if content["images"] != _fingerprint(unlabelled):
+        raise ClasswiseError(f"{run.path} was started with other unlabelled images; use another folder")
+    return torch.tensor(content["labels"], dtype=torch.int64)
+
+
+def _fingerprint(images: Images) -> str:
+    """Return the hash of the pixels, independent of labels and class names."""
+    return Images(images.x, torch.zeros_like(images.y), ["any"]).fingerprint()

@@ -24,7 +24,6 @@ from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
 from classwise.training.finite_checks import OnNan
 from classwise.training.folder import Run
-from classwise.training.pseudo_labels import pseudo_labelled
 from classwise.training.recipe import Recipe
 from classwise.training.setup import (
     check_folder,
@@ -36,7 +35,7 @@ from classwise.training.setup import (
     training_images,
 )
 from classwise.training.start_models import check_start_models
-from classwise.training.teacher import load_teacher
+from classwise.training.teacher import load_teacher, pseudo_labelled
 from classwise.training.trainer import Trainer
 
 

@@ -28,7 +28,7 @@ from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.graphed_step import GraphedStep, unsuitable
-from classwise.training.history import History, epoch_line
+from classwise.training.history import History, epoch_line, epoch_rows
 from classwise.training.loggers.base import Logger
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule
@@ -350,7 +350,8 @@ class Trainer:
         ]
         if self.processes.is_main:
             self.run.check_exists()
-        history.log_epoch(epoch, splits, settings, self.classes.names)
+        for split, values in splits.items():
+            history.rows += epoch_rows(epoch, split, values, settings, self.classes.names)
         for which, model in models.items():
             history.save_model(which, model, epoch)
             if epoch + 1 in self.recipe.checkpoint_epochs:

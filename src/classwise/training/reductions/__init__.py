@@ -9,10 +9,10 @@ REDUCTIONS: Registry[object] = Registry(
     {
         "mean": "classwise.training.reductions.base:mean",
         "normalised": "classwise.training.reductions.base:normalised",
-        "faal": "classwise.training.reductions.faal:FAAL",
-        "codat": "classwise.training.reductions.codat:Codat",
-        "logit-similarity": "classwise.training.reductions.logit_similarity:LogitSimilarity",
-        "asymmetry": "classwise.training.reductions.asymmetry:Asymmetry",
+        "faal": "classwise.training.reductions.worst_case:FAAL",
+        "codat": "classwise.training.reductions.worst_case:Codat",
+        "logit-similarity": "classwise.training.reductions.penalties:LogitSimilarity",
+        "asymmetry": "classwise.training.reductions.penalties:Asymmetry",
     },
     arguments=3,
 )

@@ -80,7 +80,6 @@ class AverageDAFA(DAFA):
     """
 
     source = ("lee2024dafa, algorithm 1",)
-    changes = ("radius", "weight")
     example = "dafa-average:strength=1,start_epoch=70"
 
     reads = frozenset({"valid.average_confidence"})

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import warn_once
-from classwise.core.settings.config import NonNegative, Number, Positive, configurable
+from classwise.core.settings.config import ClassName, NonNegative, Number, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
@@ -172,3 +172,38 @@ class LDAM(ClassSchedule):
         """
         rarest = counts.masked_fill(~present, torch.inf).amin()
         return torch.where(present, self.max_margin * (counts / rarest) ** -0.25, 0.0)
+
+
+@configurable
+class CriticalClass(ClassSchedule):
+    """Multiply the losses of one class by ``weight``.
+
+    Runs over several weights give a Pareto front, see `classwise.stats.pareto.pareto_front`.
+
+    Args:
+        critical: the class, by its name or its label as text.
+        weight: the factor k; 1 has no effect.
+        terms: the terms of the loss to multiply.
+    """
+
+    source = ("benz2021robustness, section 3.3",)
+    changes = ("weight",)
+    example = "critical-class:critical=3,weight=4"
+
+    critical: ClassName
+    weight: NonNegative = 4.0
+    terms: tuple[Term, ...] = BOTH
+
+    def start(self, classes: Classes) -> State:
+        """Return the weights.
+
+        Raises:
+            ClasswiseError: if the class does not exist or has no training image.
+        """
+        weights = torch.ones(len(classes))
+        weights[classes.number(self.critical)] = self.weight
+        return {"weights": weights.to(classes.device)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the weights, which are constant."""
+        return apply_class_weights(before, state["weights"], self.terms)

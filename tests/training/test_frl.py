@@ -14,7 +14,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import mean, normalised
 from classwise.training.schedules.frl import FRL
 
-from ..by_hand import EPSILON, NAN, batch_of, classes, close, constants
+from .by_hand import EPSILON, NAN, batch_of, classes, close, constants
 
 
 def test_frl_by_hand_over_two_epochs() -> None:

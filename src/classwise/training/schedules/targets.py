@@ -1,4 +1,4 @@
-"""FAIR-TAT (Medi et al., 2024): targeted attacks, with targets sampled by their false positives."""
+"""Targeted attacks: towards one class (Benz et al., 2021, section 3.3), or by false positives (FAIR-TAT, 2024)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,40 @@ from typing import Literal
 
 import torch
 
-from classwise.core.settings.config import Positive, configurable
+from classwise.core.settings.config import ClassName, Positive, configurable
 from classwise.training.classes import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
+
+
+@configurable
+class TowardsClass(ClassSchedule):
+    """Target the attacks on images of all other classes at one class; attacks on its own images are untargeted.
+
+    Args:
+        target: the class, by its name or its label as text.
+    """
+
+    source = ("benz2021robustness, section 3.3",)
+    changes = ("target",)
+    example = "towards-class:target=3"
+
+    target: ClassName
+
+    def start(self, classes: Classes) -> State:
+        """Return the target distribution.
+
+        Raises:
+            ClasswiseError: if the class does not exist or has no training image.
+        """
+        number = classes.number(self.target)
+        target = torch.zeros(len(classes), len(classes))
+        target[:, number] = 1
+        target[number] = 0
+        return {"target": target.to(classes.device)}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the target distribution, which is constant."""
+        return dataclasses.replace(before, target=state["target"])
 
 
 @configurable

@@ -17,8 +17,8 @@ from classwise.training.schedules.dafa import DAFA, AverageDAFA
 from classwise.training.similarity_weights import class_weights
 from classwise.training.train import train
 
-from ..by_hand import CONFIDENCE, EPSILON, NAN, classes, close
-from ..on_digits import TINY
+from .by_hand import CONFIDENCE, EPSILON, NAN, classes, close
+from .on_digits import TINY
 
 AVERAGE = {
     "schedules": [{"name": "dafa-average", "strength": 1, "start_epoch": 1}],

@@ -1,4 +1,4 @@
-"""Logit adjustment: the rule of the constants, and the saved model."""
+"""Logit adjustment and weight interpolation: their rules, the saved models, and the errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from classwise.training.folder import Run
 from classwise.training.posthoc import logit_adjustment
 from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
 from classwise.training.posthoc.validation import robust_counts
+from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
-from ..test_trainer import SMALL
+from .refusals import refused
+from .test_trainer import SMALL
 
 STAGE = SMALL | {"model": {"name": "preactresnet18", "width": 0.0625}}  # a zoo model, whose last layer is known
 ATTACK = "pgd:steps=2,step_size=0.5eps"
@@ -131,22 +133,81 @@ def test_accuracies_by_class_are_those_of_the_rounds_and_have_simultaneous_inter
         assert (row["before_low"], row["before_high"]) == pytest.approx((exact.low, exact.high), abs=1e-9)
 
 
-def refused(run: Run | Path, **more: Any) -> str:
-    with pytest.raises(ClasswiseError) as caught:
-        adjust_logits(run, **more)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
-    assert "has no weights 'average'" in refused(run, which="average")
-    assert "rates = []" in refused(run, rates=[])
-    assert "rates = [0.3, -1.0]" in refused(run, rates=[0.3, -1])
-    assert "folds = 1 must be 2 or more" in refused(run, folds=1)
-    assert "no device 'gpu7'" in refused(run, device="gpu7")
-    assert "contains no run" in refused(tmp_path)
+    assert "has no weights 'average'" in refused(adjust_logits, run, which="average")
+    assert "rates = []" in refused(adjust_logits, run, rates=[])
+    assert "rates = [0.3, -1.0]" in refused(adjust_logits, run, rates=[0.3, -1])
+    assert "folds = 1 must be 2 or more" in refused(adjust_logits, run, folds=1)
+    assert "no device 'gpu7'" in refused(adjust_logits, run, device="gpu7")
+    assert "contains no run" in refused(adjust_logits, tmp_path)
     shutil.copytree(run.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
-    assert "has no validation split" in refused(tmp_path / "bare")
+    assert "has no validation split" in refused(adjust_logits, tmp_path / "bare")
     with pytest.raises(ClasswiseError, match="Flatten has no known last linear layer"):
         _bias(Normalized(nn.Flatten(), [0.5], [0.5]))
+
+
+NETWORK = {"name": "preactresnet18", "width": 0.0625}
+STAGES = SMALL | {"model": NETWORK, "data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    out = tmp_path_factory.mktemp("stages") / "first"
+    return train("at-ema-step", budget="short", out=out, data="digits", overrides=STAGES | {"epochs": 2})
+
+
+@pytest.fixture(scope="module")
+def tuned(first: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    overrides = STAGES | {"epochs": 1, "model.weights": str(first.weights_file("average"))}
+    out = tmp_path_factory.mktemp("stages") / "tuned"
+    return train("at-ema-step", budget="short", out=out, data="digits", overrides=overrides)
+
+
+@pytest.mark.slow
+def test_the_interpolated_weights_are_between_the_two(first: Run, tuned: Run, tmp_path: Path) -> None:
+    before, after = first.model("average").state_dict(), tuned.model("average").state_dict()
+    for share in (0.0, 0.25, 1.0):
+        found = interpolate_weights(
+            tuned, which="average", shares=[share], attack=ATTACK, out=tmp_path / f"{share}.safetensors"
+        )
+        assert found.share == share
+        for name, value in load_model(found.path).state_dict().items():
+            if value.is_floating_point():
+                expected = share * after[name] + (1 - share) * before[name]
+                assert torch.allclose(value, expected, atol=1e-6), name
+
+
+@pytest.mark.slow
+def test_the_first_of_ties_is_selected(tuned: Run) -> None:
+    found = interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    assert found.path == tuned.path / "checkpoints" / "interpolated.safetensors"
+    assert "interpolated" in tuned.saved_weights()
+    assert tuned.default_weights() != "interpolated"
+    scores = found.tried.groupby("share", sort=False)["score"].first()
+    assert found.share == scores.idxmax()
+    each = found.tried[found.tried["share"] == found.share]
+    assert scores.max() == pytest.approx(each["robust"].mean() + each["robust"].min(), abs=0.05)  # nearly even classes
+    again = found.path.read_bytes()
+    interpolate_weights(tuned, shares=[0.5, 0.3, 0.3, 1], attack=ATTACK)
+    assert found.path.read_bytes() == again
+
+
+def test_logit_adjustment_continues_from_the_interpolated_weights(tuned: Run) -> None:
+    mixed = interpolate_weights(tuned, attack=ATTACK)
+    found = adjust_logits(tuned, which="interpolated", attack=ATTACK)
+    x = torch.rand(8, 1, 8, 8)
+    with torch.no_grad():
+        assert torch.allclose(load_model(found.path)(x), load_model(mixed.path)(x) + found.constants, atol=1e-5)
+
+
+def test_impossible_interpolations_raise_errors(first: Run, tuned: Run, tmp_path: Path) -> None:
+    assert "started from random weights" in refused(interpolate_weights, first)
+    assert "shares = [0.3, 1.5]" in refused(interpolate_weights, tuned, shares=[0.3, 1.5])
+    assert "shares = []" in refused(interpolate_weights, tuned, shares=[])
+    assert "no device 'gpu7'" in refused(interpolate_weights, tuned, device="gpu7")
+    assert "has no weights 'adjusted'" in refused(interpolate_weights, first, which="adjusted", start=tuned.path)
+    assert "nowhere" in refused(interpolate_weights, tuned, start=tmp_path / "nowhere")
+    shutil.copytree(tuned.path, tmp_path / "bare")
+    write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
+    assert "has no validation split" in refused(interpolate_weights, tmp_path / "bare")

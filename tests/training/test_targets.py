@@ -15,10 +15,10 @@ from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
-from classwise.training.objectives.trix import Trix
-from classwise.training.schedules.fair_tat import FairTAT
+from classwise.training.objectives.trades import Trix
+from classwise.training.schedules.targets import FairTAT
 
-from ..by_hand import CONFIDENCE, batch_of, classes, constants
+from .by_hand import CONFIDENCE, batch_of, classes, constants
 
 
 def test_easy_classes_of_trix_by_hand() -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks of a GPU, on a pretended one: whole stages, refusals, tables and the command."""
+"""The benchmarks of a GPU, on a pretended one: whole stages, refusals, tables, parity with the CPU, and the peers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +16,19 @@ from typing import Any
 import pytest
 import torch
 from benchmarks import __main__ as benchmarks
-from benchmarks.gpu import ceilings, cells, command, machine, speed
+from benchmarks.gpu import ceilings, cells, command, machine, parity, peers, speed
 from benchmarks.gpu.cells import Result, Timer
 from benchmarks.pairing import paired
-from torch import Tensor
+from benchmarks.training_step import prepared_trainer
+from torch import Tensor, nn
 
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine.graphed import VERIFIED
+from classwise.core.compute.compilation import Compiling
 from classwise.core.compute.graphs import WARM_UP
+from classwise.core.compute.precision import Forward, Precision
+from classwise.core.compute.rng import CounterRNG
+from classwise.models.fusion import Fusion
 
 from .pretend_cuda import PretendCuda, convolves_in_tf32, multiplies_in_tf32
 from .toy_cells import Clock, toy
@@ -349,3 +355,162 @@ def test_a_benchmark_receives_its_device(
     output = capsys.readouterr().out
     assert f"device {'pretended' if device == 'cuda' else 'cpu'}\n" in output
     assert output.endswith(f"on {device}, True\n")
+
+
+def check(name: str) -> Result:
+    return parity.checks(parity.QUICK)[name]("cuda")
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "passed"),
+    [
+        ("uniform", 2.0**-24, False),
+        ("normal", 1e-6, True),
+        ("normal", 1e-4, False),
+    ],
+)
+def test_other_random_numbers_are_found(
+    gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch, method: str, error: float, passed: bool
+) -> None:
+    original = getattr(CounterRNG, method)
+
+    def changed(rng: CounterRNG, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        numbers: Tensor = original(rng, index, *args, **kwargs)
+        return numbers + error if gpu.holds(index) else numbers
+
+    monkeypatch.setattr(CounterRNG, method, changed)
+    assert check("random numbers")["passed"] == passed
+
+
+@pytest.mark.parametrize("name", ["PGD in float32", "PGD in bfloat16", "FAB", "Square"])
+@pytest.mark.parametrize("lost", [3, 8])
+def test_a_weaker_attack_is_found(monkeypatch: pytest.MonkeyPatch, name: str, lost: int) -> None:
+    """Eight lost images in one direction are beyond chance; three are not, and are within the tolerance of PGD."""
+
+    def success(size: parity.Size, device: str, spec: str, count: int, precision: object = None) -> Tensor:
+        return torch.arange(count) < (20 - lost if device == "cuda" else 20)
+
+    monkeypatch.setattr(parity, "success", success)
+    monkeypatch.setattr(parity, "success_on_cpu", lambda size, spec, count: success(size, "cpu", spec, count))
+    assert check(name)["passed"] == (lost == 3)
+
+
+def test_differences_that_cancel_are_within_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "success", lambda *_, **__: torch.arange(32) % 2 == 0)
+    monkeypatch.setattr(parity, "success_on_cpu", lambda *_: torch.arange(32) % 2 == 1)
+    result = check("FAB")
+    assert result["passed"]
+    assert "16 lost, 16 gained" in result["measured"]
+
+
+@pytest.mark.parametrize(("margin", "passed"), [(0.5e-4, True), (2e-4, False)])
+def test_only_predictions_near_the_boundary_may_differ(
+    gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch, margin: float, passed: bool
+) -> None:
+    x, logits = parity.images(parity.ATTACKED, parity.QUICK.images)
+    changed = logits.clone()
+    label = int(logits[3].argmax())
+    changed[3, (label + 1) % 10] = changed[3, label] + margin  # the margin of the CPU, which predicts another class
+    monkeypatch.setattr(parity, "images", lambda *_: (x, changed))
+    result = check(f"predictions, {parity.ATTACKED}")
+    assert result["measured"].startswith(f"1 of {len(x)} predictions differ")
+    assert result["passed"] == passed
+
+
+def test_the_training_step_of_parity_is_in_true_float32(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check("training step")["passed"]
+    assert gpu.in_tf32 == []
+    monkeypatch.setattr(parity, "UPDATE", 1e-9)  # the rounding errors of float32 are measured
+    assert not check("training step")["passed"]
+
+
+def test_another_training_step_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def other(recipe: str, width: float, data: Any, device: str, **options: Any) -> Any:
+        lr = {"optimizer.lr": 0.1001 if device == "cuda" else 0.1}
+        return prepared_trainer(recipe, width, data, device, **options, **lr)
+
+    monkeypatch.setattr(parity, "prepared_trainer", other)
+    assert not check("training step")["passed"]
+
+
+def test_a_model_that_cannot_be_fused_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("classwise.models.fusion.TOLERANCE", -1.0)
+    result = check(f"fused copy, {parity.ATTACKED}")
+    assert not result["passed"]
+    assert result["measured"].startswith("its copy's logits differ")
+
+
+def test_another_fused_copy_is_found(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Inexact(Fusion):
+        @contextmanager
+        def forward(
+            self, precision: Precision, images: Tensor, compiling: Compiling | None = None
+        ) -> Iterator[Forward]:
+            with super().forward(precision, images, compiling) as forward:
+                yield lambda x: forward(x) * (1 + 2e-5)
+
+    monkeypatch.setattr(parity, "Fusion", Inexact)
+    assert not check(f"fused copy, {parity.ATTACKED}")["passed"]
+
+
+class Pretended:
+    """The interfaces of pyautoattack and torchattacks; both return the images unmodified, but the first one."""
+
+    def __init__(self, model: nn.Module, **settings: Any) -> None:
+        assert settings.pop("eps") == peers.EPSILON
+        self.calls: list[dict[str, Any]] = []
+        self.apgd, self.apgd_targeted, self.fab = (SimpleNamespace(n_iter=100) for _ in range(3))
+        self.square = SimpleNamespace(n_queries=5000)
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        assert len(x) == len(y) == peers.QUICK.batch
+        return x.clone()
+
+    def run_standard_evaluation(self, x: Tensor, y: Tensor, *, batch_size: int) -> tuple[Tensor, Tensor]:
+        assert (self.fab.n_iter, self.square.n_queries, batch_size) == (1, 1, peers.QUICK.batch)
+        return x.clone(), y
+
+
+@pytest.mark.slow
+def test_the_stage_runs_to_its_end_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the packages their cells fail, and say what to install; the next call runs only these."""
+    stage = peers.stage(peers.QUICK, [peers.TRAINED])  # which is smaller than the checkpoint
+    monkeypatch.setattr(command, "STAGES", {"peers": lambda _: stage})
+    for package in ("pyautoattack", "torchattacks"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with PretendCuda():
+        assert command.run(["peers"], tmp_path, "make gpu", quick=True) == 1
+        text = capsys.readouterr().out
+        assert "pyautoattack is missing; pip install --no-deps pyautoattack, then repeat the command" in text
+        steps = json.loads((tmp_path / "results.json").read_text())["stages"]["peers"]["cells"]
+        for package, name in (("pyautoattack", "AutoAttack"), ("torchattacks", "PGD")):
+            monkeypatch.setitem(sys.modules, package, SimpleNamespace(**{name: Pretended}))
+        assert command.run(["peers"], tmp_path, "make gpu", quick=True) == 0
+    cells = json.loads((tmp_path / "results.json").read_text())["stages"]["peers"]["cells"]
+    for name in ("training step, at", "training step, cfa-at"):
+        assert cells[name] == steps[name]
+        assert len(cells[name]["result"]["seconds"]) == 2
+    attacks = {name: cell["result"] for name, cell in cells.items() if not name.startswith("training")}
+    assert list(attacks) == [f"{attack}, {peers.TRAINED}" for attack in ("PGD-20", "AutoAttack")]
+    assert len(peers.stage(peers.Size()).run.keywords["cells"]) == 6  # type: ignore[attr-defined]
+    for name, result in attacks.items():
+        ours, theirs = result["robust"].values()
+        assert len(result["seconds"]) == 2
+        assert 0 <= ours <= theirs == result["images"] == peers.QUICK.images, name
+    page = (tmp_path / "results.md").read_text()
+    assert "## Beside the peers" in page
+    assert f"| AutoAttack, {peers.TRAINED} | 4 images | pyautoattack |" in page
+
+
+def test_a_network_is_trained_once() -> None:
+    timer = Timer("cpu")
+    size = peers.Size(images=4, trained=40, batch=4, width=0.0625, seconds=0.0, pgd=1)
+    model, x, y = peers.subject(size, peers.TRAINED, timer.device)
+    assert peers.subject(size, peers.TRAINED, timer.device)[0] is model
+    assert not model.training
+    assert peers.robust(model, x, y) == len(x) == 4
+    assert peers.robust(model, x, y + 1) == 0
+    assert torch.equal(x, peers.subject(size, peers.CHECKPOINT, timer.device)[1])

@@ -1,4 +1,4 @@
-"""Images for the networks of `tests.models.public_networks`, and the settings of their audits."""
+"""Images for the networks of `tests.models.networks`, and the settings of their audits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from classwise.data.images import Images
-from tests.models.public_networks import PUBLIC
+from tests.models.networks import PUBLIC
 
 SETTINGS: dict[str, Any] = {
     "threat": "Linf:0.004",

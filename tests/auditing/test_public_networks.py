@@ -18,7 +18,7 @@ from classwise.auditing.run.partition import Shard
 from classwise.core.compute.precision import FAST
 from classwise.core.errors import ClasswiseError
 from tests.auditing.public_data import SETTINGS, images
-from tests.models.public_networks import PUBLIC
+from tests.models.networks import PUBLIC
 
 pytestmark = pytest.mark.slow
 

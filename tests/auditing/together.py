@@ -29,7 +29,7 @@ from tests.auditing import toys
 from tests.auditing.listening import Listener
 from tests.auditing.public_data import SETTINGS as PUBLIC_SETTINGS
 from tests.auditing.public_data import images
-from tests.models.public_networks import PUBLIC
+from tests.models.networks import PUBLIC
 from tests.models.test_content import VALUES, Extra
 
 NETWORKS = ("perceptron", "static int8", "scripted", "function")

@@ -27,7 +27,7 @@ import classwise as cw
 from classwise.models import fingerprint, save_weights
 from classwise.models.content import digest_of
 from classwise.training.averaging import blend, update
-from tests.models.public_networks import PUBLIC
+from tests.models.networks import PUBLIC
 
 
 class Extra(nn.Module):

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.cli import main
 from classwise.core.errors import ClasswiseError
+from classwise.data import Images
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.models.resizing import Resized
@@ -482,3 +483,49 @@ def test_the_documented_audits_of_the_leaderboard(
     assert main(collect) == 0
     assert main(board) == 0
     assert set(pd.read_csv("board/board.csv")["model"]) == set(rows)
+
+
+TWO_CLASSES = Images(torch.rand(4, 3, 8, 8), torch.arange(4) % 2)
+
+
+def test_heads_of_transformers_and_timm(tmp_path: Path, install: Install) -> None:
+    calls: list[dict[str, Any]] = []
+    install("timm", **timm(calls))
+    model = load_model("timm:net", pretrained=False, data=TWO_CLASSES, outputs="binary-logits")
+    assert calls[-1]["num_classes"] == 1
+    assert model(TWO_CLASSES.x).shape == (4, 2)
+    install("transformers", **transformers([]))
+    model = load_model(f"hf:{tmp_path}", pretrained=False, data=TWO_CLASSES, outputs="binary-logits")
+    assert model(TWO_CLASSES.x).shape == (4, 2)
+    assert not model(TWO_CLASSES.x)[:, 0].any()
+    install("transformers", **transformers([]))
+    model = load_model(f"hf:{tmp_path}", data=TWO_CLASSES, outputs="binary")  # trained weights keep their three classes
+    with pytest.raises(ClasswiseError, match=r"outputs='binary': .* shape \(4, 3\) for 4 images"):
+        model(TWO_CLASSES.x)
+
+
+@pytest.mark.parametrize("shape", [["n"], ["n", 1]])
+def test_binary_onnx_files(shape: list[Any], tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Binary(Session):
+        outputs = (("label", "tensor(int64)", ["n"]), ("scores", "tensor(float)", shape))
+
+        def run(self, names: list[str], inputs: dict[str, Any]) -> list[Any]:
+            return [super().run(names, inputs)[0][:, 0].reshape(-1, *shape[1:])]
+
+    install(
+        "onnxruntime",
+        InferenceSession=Binary,
+        SessionOptions=SimpleNamespace,
+        get_available_providers=lambda: ["CPUExecutionProvider"],
+    )
+    (tmp_path / "net.onnx").write_bytes(b"whole")
+    model = load_model(tmp_path / "net.onnx", outputs="binary-logits")
+    torch.testing.assert_close(model(TWO_CLASSES.x)[:, 1], TWO_CLASSES.x[:, 0].sum((1, 2)))
+
+
+@pytest.mark.filterwarnings("ignore")  # of TorchScript itself
+def test_scripted_modules() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1), nn.Flatten(0)).eval()
+    scripted = torch.jit.script(network)
+    model = load_model(scripted, outputs="binary-logits")
+    assert torch.equal(model(TWO_CLASSES.x)[:, 1], network(TWO_CLASSES.x))

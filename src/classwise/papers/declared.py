@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from classwise.papers.interval_estimators import IntervalEstimator, negative, pl
 
 Measures = Callable[..., IntervalEstimator] | Mapping[str, Callable[..., IntervalEstimator]]
 """Interval estimators by the name of the measure, as functions of what they are measured on."""
-Lists = Mapping[str, Sequence[Any]]
+Lists = Mapping[str, Any]
+"""Values of placeholders, or lists of them."""
+_MEASURE = re.compile(r"(minus )?(.+?)(?: ([+-]) ([\d.]+))?")
 
 
 @configurable
@@ -29,6 +32,7 @@ class DeclaredTest:
             the last placeholder varying fastest. Of a value that is a list, ``{pair[0]}`` is the first element.
         covers: tested parts of the claim.
         needs: what must not be excluded besides what the parts name.
+        lacking: reason of no test where there is nothing to test it on; empty for what the scale does not include.
         unit: as in `classwise.papers.claims.Tested`, and so are the others.
     """
 
@@ -38,6 +42,7 @@ class DeclaredTest:
     each: dict[str, str | tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     covers: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+    lacking: str = ""
     unit: str = "points"
     note: str = ""
     limits: Limits = None
@@ -92,9 +97,9 @@ def declared_tests(
     values, no = lists or {}, excluded or {}
     for one in declared:
         found = one.combinations(values)
-        named = list(dict.fromkeys([name for part, _ in found for name in part[1:]] + list(one.needs)))
+        named = dict.fromkeys(name for part, _ in found for name in part[1:])
         absent = [name for name in named if known is not None and name not in known]
-        out = [name for name in named if name in no]
+        out = [name for name in dict.fromkeys((*named, *one.needs)) if name in no]
         kept = [pair for pair in found if not {*pair[0][1:]} & {*absent, *out} and not {*one.needs} & {*out}]
         if kept:
             covers = tuple(dict.fromkeys(part for _, covered in kept for part in covered))
@@ -102,15 +107,17 @@ def declared_tests(
         if out:
             untested.append(not_tested(one.claim, no[out[0]].format(", ".join(out))))
         elif not kept:
-            lacking.append(not_tested(one.claim, f"this scale does not include {', '.join(absent)}"))
+            reason = one.lacking.format(**values) or f"this scale does not include {', '.join(absent)}"
+            lacking.append(not_tested(one.claim, reason))
     tested = {test.claim for test in tests}
     return [*tests, *untested, *(test for test in lacking if test.claim not in tested)]
 
 
 def _estimator(measures: Measures, measure: str, *names: str) -> IntervalEstimator:
     """The estimator of a part; a measure may have a sign and an added number."""
-    base, _, points = measure.partition(" + ")
-    plain = base.removeprefix("minus ")
+    found = _MEASURE.fullmatch(measure)
+    assert found is not None, measure
+    minus, plain, sign, points = found.groups()
     estimator = measures(plain, *names) if callable(measures) else measures[plain](*names)
-    signed = negative(estimator) if plain != base else estimator
-    return plus(signed, float(points)) if points else signed
+    signed = negative(estimator) if minus else estimator
+    return plus(signed, float(sign + points)) if points else signed

@@ -12,7 +12,7 @@ from classwise.data import Images, load_data
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiment import Context, Training
 from classwise.papers.experiments.protocol import PGD, choose_image, mean, official, proportion
-from classwise.papers.experiments.temperature import AlongAttack, OutputsAlongAttack, shown
+from classwise.papers.experiments.temperature import AlongAttack, shown
 from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 
@@ -45,7 +45,7 @@ def test_image_indices_of_a_paper_require_the_official_order() -> None:
 def test_patterns() -> None:
     tempered, outputs = experiment("iclr21/F5f-h"), experiment("iclr21/F5b-d")
     assert isinstance(tempered, AlongAttack)
-    assert isinstance(outputs, OutputsAlongAttack)
+    assert isinstance(outputs, AlongAttack)
     assert tempered.arises(RIGHT).tolist() == [False, True, False, False, True]
     assert outputs.arises(RIGHT).tolist() == [True, False, False, False, False]
 

@@ -19,8 +19,8 @@ from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.data import DATA, loading
 from classwise.data.images import Images
 from classwise.papers import experiment as context_module
-from classwise.papers.catalogue import claim_parts
-from classwise.papers.claims import not_tested
+from classwise.papers.catalogue import claim_parts, experiment
+from classwise.papers.claims import Test, not_tested
 from classwise.papers.experiment import Context, recipe_at
 from classwise.papers.experiments import class_wise
 from classwise.papers.experiments.class_wise import (
@@ -238,6 +238,19 @@ def audits(
     return DataSetAudits(data, own, trained, {"adversarial": audit, "standard": audit}, superclasses)
 
 
+def confusion() -> class_wise.ConfusionUnderAttack:
+    found = experiment("kdd21/F2")
+    assert isinstance(found, class_wise.ConfusionUnderAttack)
+    return found
+
+
+def gaps(audited: Sequence[DataSetAudits]) -> list[Test]:
+    """Tests of kdd21/F1 without curves."""
+    found = experiment("kdd21/F1")
+    assert isinstance(found, class_wise.GapsOverEpochs)
+    return found.claims(audited, {})
+
+
 def test_which_data_sets_give_verdicts() -> None:
     """Enough test images a class, a total beyond twice chance, and a part of the claim."""
     good = audits([30] * 10, 50)
@@ -282,8 +295,8 @@ def test_the_superclasses_of_stl10_are_tested() -> None:
     own = audits([40] * 10, 60, data="stl10")
     own.audits["adversarial"].outcomes = table  # type: ignore[misc]
     matrices = {"stl10": class_wise._confused(own)}
-    tests = class_wise.ConfusionUnderAttack(item="kdd21/F2").claims([own], matrices, matrices)
-    (inside,) = (test for test in tests if test.covers == (class_wise.INSIDE,))
+    tests = confusion().claims([own], matrices, matrices)
+    (inside,) = (test for test in tests if test.covers == ("more inside superclasses",))
     assert inside.note.startswith("on stl10;")
     assert inside.estimators[0](0.05).low > 0
     (row,) = class_wise.pair_tables(class_wise.NAMED_PAIRS, matrices)[0].rows
@@ -310,7 +323,7 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
     counts, names = one.shown()
     assert counts.correct.tolist() == [50, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 20]
     assert names[0] == "class 69"
-    (gap,) = (test for test in class_wise._gap_tests([one], {}) if test.claim == "kdd21/C1")
+    (gap,) = (test for test in gaps([one]) if test.claim == "kdd21/C1")
     assert gap.covers == ("cifar100",)
     assert gap.estimators[0](0.05).value == pytest.approx(60 - class_wise.LARGE)
     assert len(audits(right, 50, superclasses=True).shown()[1]) == 50
@@ -319,7 +332,7 @@ def test_gaps_of_cifar100_are_over_the_twelve_classes() -> None:
 
 @pytest.mark.parametrize(("right", "tested"), [(96, True), (95, False), (60, False)])
 def test_the_gap_of_mnist_needs_a_strong_model(right: int, tested: bool) -> None:
-    tests = class_wise._gap_tests([audits([right] * 10, 100, data=MNIST)], {})
+    tests = gaps([audits([right] * 10, 100, data=MNIST)])
     of_mnist = {test.covers: test for test in tests if test.claim == "kdd21/C2" and test.estimators}
     assert ({*of_mnist} == {("more than 95 percent overall",), ("visible gap",)}) == tested
     assert of_mnist["more than 95 percent overall",].estimators[0](0.05).value == pytest.approx(right - 95)
@@ -355,16 +368,14 @@ def test_similar_digits_against_the_mean_rate() -> None:
         assert found.low < found.value < found.high
     other = matrix.copy()
     other[6, 8], other[8, 6] = 400, 400
-    test = class_wise._similar_digits(other)
-    assert all(part(0.05).low > 20 for part in test.estimators)
+    assert all(class_wise._beyond_mean(other, *pair)(0.05).low > 20 for pair in ((6, 8), (8, 6)))
 
 
 def test_errors_across_superclasses_are_compared_with_chance() -> None:
     """kdd21 C6: rates of pairs, and the share of the errors across the superclasses; "rarely" is left open."""
     one = audits([30] * 10, 60, data="cifar10")
-    tests = class_wise.ConfusionUnderAttack(item="kdd21/F2").claims(
-        [one], {"cifar10": class_wise._confused(one)}, {"cifar10": class_wise._confused(one)}
-    )
+    matrices = {"cifar10": class_wise._confused(one)}
+    tests = confusion().claims([one], matrices, matrices)
     across = next(test for test in tests if test.covers == ("less across superclasses than by chance",))
     assert across.estimators[0](0.05).value == pytest.approx(100 * (0.5 - 1 / 9))  # half of the errors stay inside
     parts = {test.covers for test in tests if test.claim == "kdd21/C6"}

@@ -48,7 +48,7 @@ def test_the_structure_of_a_confusion_matrix(seed: int, monkeypatch: pytest.Monk
     one = DataSetAudits("cifar10", CONTEXT, {}, audits, superclasses=False)
     monkeypatch.setattr(class_wise, "audit_each", lambda context, declared: ([one], {}))
     monkeypatch.setattr(class_wise, "data_tables", lambda audited, absent: [])
-    symmetry, groups = class_wise.ConfusionUnderAttack(item="kdd21/E2").run(CONTEXT).tables
+    symmetry, groups = experiment("kdd21/E2").run(CONTEXT).tables
     rows: dict[str, str] = {}
     for table in (symmetry, groups):
         (row,) = table.rows

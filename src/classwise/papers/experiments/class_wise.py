@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.rng import CounterRNG
+from classwise.core.settings.config import configurable
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
-from classwise.papers.claims import CORRELATION, Measurement, Test, not_tested
+from classwise.papers.claims import Measurement, Test, not_tested
+from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, pgd_name, under_pgd
@@ -33,7 +35,6 @@ from classwise.papers.interval_estimators import (
     in_points,
     interval,
     more_varied,
-    plus,
     wider,
     widest,
 )
@@ -277,6 +278,27 @@ def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
     return [] if judged else [not_tested(claim, "; ".join(reasons))]
 
 
+@configurable
+class OnDataSets(Experiment, scales=SCALES):
+    """An experiment on each available data set.
+
+    Attributes:
+        tests: tests of claims on a data set, whose name is the placeholder ``data``.
+    """
+
+    tests: tuple[DeclaredTest, ...] = ()
+
+    def tested(self, one: DataSetAudits, measures: Measures, **lists: Any) -> list[Test]:
+        """Tests of the claims on which a data set gives a verdict."""
+        judged = [test for test in self.tests if one.judges(test.claim)]
+        return declared_tests(judged, measures, lists={"data": one.data, **lists})
+
+    def untested(self, audited: Sequence[DataSetAudits]) -> list[Test]:
+        """The claims on which no data set gives a verdict."""
+        claims = dict.fromkeys(test.claim for test in self.tests)
+        return [test for claim in claims for test in no_verdict(claim, audited)]
+
+
 def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> list[Table]:
     """Table of the data sets with their sizes, network, radius and accuracy, and a table of the skipped ones."""
     rows = []
@@ -313,13 +335,11 @@ HALF = 0.5
 """Average accuracy at which classes are compared."""
 
 
-class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
-    """iclr21 Figure 7: standard accuracy and adversarial robustness of each class, on each data set."""
-
-    claim: ClassVar[str] = "iclr21/C14"
+class StandardAgainstAdversarial(OnDataSets, trainings=declare):
+    """iclr21 Figure 7, kdd21 section 4.3: standard accuracy and adversarial robustness of each class, by data set."""
 
     def run(self, context: Context) -> Findings:
-        """Compare gap, variance and order of the classes of both models, and test the claim on each data set."""
+        """Compare gap, variance and order of the classes of both models, and test the claims on each data set."""
         audited, absent = audit_each(context, self.trainings(context.scale))
         rows, figures, tests = [], [], []
         for data_set in audited:
@@ -327,28 +347,27 @@ class StandardAgainstAdversarial(Experiment, scales=SCALES, trainings=declare):
             tables = (data_set.outcomes("standard"), data_set.outcomes())
             robust = gap_of(standard, adversarial, list(names), order_of(*tables, ROBUST, data_set.rows))
             rows += gap_rows(robust, f"{data_set.data}: ")
-            own = self.claims(robust) if data_set.judges(self.claim) else ()
+            own = self.tested(data_set, partial(_gap_estimator, robust))
             order = [Cell(""), Cell(""), estimate_cell(robust.order_interval, 1, 2, tests=own)]
             rows.append(Row(f"{data_set.data}: order of the classes", order))
             drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
             figures.append((drawing, f"{data_set.data}: test images, PGD."))
-            tests += [replace(test, covers=(data_set.data,)) for test in own]
+            tests += own
         return Findings(
             tables=(gap_table(rows), *data_tables(audited, absent)),
             figures=figures,
-            tests=[*tests, *no_verdict(self.claim, audited)],
+            tests=[*tests, *self.untested(audited)],
         )
 
-    def claims(self, robust: Gap) -> Sequence[Test]:
-        """Test iclr21 C14: the same class order, a larger gap under attack.
 
-        Args:
-            robust: standard clean accuracy against adversarial training under PGD.
-        """
-        one, other = robust.counts
-        parts = [robust.ranked.estimate, lambda level: discrepancy_difference(other, one, alpha=level)]
-        estimand = "Spearman's correlation of the two class orders; difference of the gaps (fractions)"
-        return [Test(claim=self.claim, estimand=estimand, estimators=parts, unit="")]
+def _gap_estimator(one: Gap, measure: str) -> IntervalEstimator:
+    """Order of the classes, or the gap of the robust model minus that of the standard one, or minus twice that."""
+    standard, robust = one.counts
+    if measure == "order of the classes":
+        return one.ranked.estimate
+    if measure == "MCD, fraction":
+        return lambda level: discrepancy_difference(robust, standard, alpha=level)
+    return dict(zip(("CV beyond twice", "MCD beyond twice"), _more_than(one, 2), strict=True))[measure]
 
 
 def gap_rows(one: Gap, prefix: str = "", tests: Sequence[Test] = ()) -> list[Row]:
@@ -375,18 +394,6 @@ def gap_table(rows: Sequence[Row]) -> Table:
         "Order: Spearman's correlation of the two class rankings. 95 % confidence intervals."
     )
     return Table("Standard and adversarial training", heads, rows, note)
-
-
-class LargerGaps(StandardAgainstAdversarial):
-    """kdd21 section 4.3: CV and MCD of adversarial training compared with standard training."""
-
-    claim = "kdd21/C4"
-
-    def claims(self, robust: Gap) -> Sequence[Test]:
-        """Test kdd21 C4: both far larger, interpreted as twice as large."""
-        note = "'far larger' is interpreted as more than twice"
-        estimand = "root of CV minus that of twice standard training's CV; MCD minus twice standard training's"
-        return [Test(claim=self.claim, estimand=estimand, estimators=_more_than(robust, 2), note=note)]
 
 
 class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STANDARD, "adversarial": AT}):
@@ -452,13 +459,11 @@ def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
     return [more_varied(robust, standard, factor), wider(robust, standard, factor)]
 
 
-class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, ("adversarial",))):
+class RobustnessHistogram(OnDataSets, trainings=lambda scale: declare(scale, ("adversarial",))):
     """iclr21 Figure 6: histogram of class robustness in ten intervals, on the data sets with many classes."""
 
-    claim: ClassVar[str] = "iclr21/C16"
-
     def run(self, context: Context) -> Findings:
-        """Count the classes per interval on each data set; test claim C16 on CIFAR-100 and ImageNet."""
+        """Count the classes per interval on each data set; the claim is about CIFAR-100 and ImageNet."""
         found, absent = audit_each(context, self.trainings(context.scale))
         audited = [data_set.by_class for data_set in found]
         rows, figures, tests = [], [], []
@@ -468,23 +473,14 @@ class RobustnessHistogram(Experiment, scales=SCALES, trainings=lambda scale: dec
             bins = [Estimate(*ends) for ends in zip(histogram.count, histogram.low, histogram.high, strict=True)]
             rows.append(Row(data_set.data, [estimate_cell(estimate, 1, 0) for estimate in bins]))
             figures.append((histogram.figure(), f"{data_set.data}: adversarial training under PGD."))
-            if data_set.judges(self.claim):
-                tests.append(
-                    Test(
-                        claim=self.claim,
-                        covers=(data_set.data,),
-                        estimand="number of ten-point intervals that contain a class, minus 4",
-                        estimators=[plus(filled_bins(counts, histogram.edges), -FILLED_BINS)],
-                        unit="",
-                    )
-                )
+            tests += self.tested(data_set, {"filled bins": partial(filled_bins, counts, histogram.edges)})
         edges = (100 * histogram.edges).round().astype(int).tolist()
         heads = ("data set", *(f"{low} to {high} %" for low, high in itertools.pairwise(edges)))
         note = "95 % confidence intervals."
         return Findings(
             tables=(Table("Number of classes by their robustness", heads, rows, note), *data_tables(audited, absent)),
             figures=figures,
-            tests=[*tests, *no_verdict(self.claim, audited)],
+            tests=[*tests, *self.untested(audited)],
         )
 
 
@@ -802,24 +798,25 @@ def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:
 
 
 SVHN = "svhn"
-SIX, EIGHT = 6, 8
-"""The digits that kdd21 names as similar in shape."""
 NAMED_PAIRS: Mapping[str, tuple[str, Sequence[tuple[int, int]]]] = {
-    SVHN: ("SVHN", ((SIX, EIGHT), (EIGHT, SIX))),
+    SVHN: ("SVHN", ((6, 8), (8, 6))),
     CIFAR: ("CIFAR-10", ((3, 5), (5, 3))),
     "stl10": ("STL-10", ((5, 9),)),
 }
 """The data set's name in the facts of kdd21/F2, and the pairs (class, prediction) whose rates its text describes."""
-INSIDE, ACROSS = "more inside superclasses", "less across superclasses than by chance"
-"""The tested parts of claim C6; that confusion across superclasses is rare has no threshold."""
-MUTUAL = "mutual inside superclasses"
-"""The other part of claim C5 of benz20, on each data set."""
 
 
-class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
-    """kdd21 Figure 2: confusion matrix of adversarial training under PGD, on each data set."""
+@configurable
+class ConfusionUnderAttack(OnDataSets, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
+    """kdd21 Figure 2, benz20 section 3.2: confusion matrix of adversarial training under PGD, on each data set.
 
-    named_pairs: ClassVar[Mapping[str, tuple[str, Sequence[tuple[int, int]]]]] = NAMED_PAIRS
+    Attributes:
+        together: tests of claims on several data sets: ``inside``, with superclasses and without fault.
+        with_pairs: whether the pairs of classes that kdd21 names are shown.
+    """
+
+    together: tuple[DeclaredTest, ...]
+    with_pairs: bool = False
 
     def run(self, context: Context) -> Findings:
         """Measure the symmetry, and the errors inside superclasses relative to chance; test the claims."""
@@ -829,12 +826,12 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             data_set.data: _confused(data_set) if data_set.superclasses else classes[data_set.data]
             for data_set in audited
         }
-        caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
         tests = self.claims(audited, matrices, classes)
+        caption = "rows: truth; columns: prediction on the attacked image; percent of the row."
         return Findings(
             tables=(
                 *structure_tables(matrices, classes, tests),
-                *pair_tables(self.named_pairs, classes),
+                *pair_tables(NAMED_PAIRS if self.with_pairs else {}, classes),
                 *data_tables(audited, absent),
             ),
             figures=[(matrix.figure(), f"{data}: {caption}") for data, matrix in matrices.items()],
@@ -844,7 +841,7 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
     def claims(
         self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
     ) -> list[Test]:
-        """Test kdd21 C5 on each data set, C6 where there are superclasses, and C7 on SVHN.
+        """Tests of the claims.
 
         Args:
             audited: audits of the data sets.
@@ -852,51 +849,30 @@ class ConfusionUnderAttack(Experiment, scales=SCALES, trainings=lambda scale: de
             classes: confusion matrices of the classes, by data set.
         """
         fit = {data_set.data: data_set for data_set in audited if not data_set.unfit}
-        tests = [
-            Test(
-                claim="kdd21/C5",
-                covers=(data,),
-                estimand=f"correlation of M_ij with M_ji over pairs of classes, {data}",
-                estimators=[matrices[data].correlation.estimate],
-                unit="",
-                limits=CORRELATION,
-            )
-            for data, data_set in fit.items()
-            if data_set.judges("kdd21/C5")
-        ]
-        tests += no_verdict("kdd21/C5", audited)
-        inside = {data: errors for data in fit if (errors := classes[data].inside) is not None}
-        if inside:
-            note = f"on {', '.join(inside)}; error rates of pairs need no verdict about a single class"
-            matrix_groups = [_grouped(classes[data]) for data in inside]
-            contrasts = [_in_points_at(contrast, *both) for both in matrix_groups]
-            estimand = "mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set"
-            tests.append(Test(claim="kdd21/C6", covers=(INSIDE,), estimand=estimand, estimators=contrasts, note=note))
-            excesses = [_in_points_at(excess, *both) for both in matrix_groups]
-            estimand = "share of the errors across superclasses: chance minus measured, each data set"
-            note = f"on {', '.join(inside)}"
-            tests.append(Test(claim="kdd21/C6", covers=(ACROSS,), estimand=estimand, estimators=excesses, note=note))
-        else:
-            tests.append(not_tested("kdd21/C6", "no data set with superclasses gives a verdict"))
-        if SVHN in fit:
-            return [*tests, _similar_digits(matrices[SVHN].matrix)]
-        return [*tests, not_tested("kdd21/C7", "the claim is about SVHN, which is not available or gives no verdict")]
+        inside = [data for data in fit if classes[data].inside is not None]
+
+        def grouped(statistic: Callable[[IntArray, IntArray, float], Estimate], data: str) -> IntervalEstimator:
+            matrix, group = classes[data].matrix, np.asarray(classes[data].superclasses)
+            return lambda level: in_points(statistic(matrix, group, level))
+
+        def mutual(data: str) -> IntervalEstimator:
+            return rate_correlation(classes[data].matrix, np.asarray(classes[data].superclasses)).estimate
+
+        measures: Measures = {
+            "symmetry": lambda data: matrices[data].correlation.estimate,
+            "rate inside minus across": partial(grouped, contrast),
+            "errors across below chance": partial(grouped, excess),
+            "symmetry inside": mutual,
+            "rate": lambda data, label, predicted: _beyond_mean(matrices[data].matrix, int(label), int(predicted)),
+        }
+        tests = [test for one in fit.values() for test in self.tested(one, measures)] + self.untested(audited)
+        labels = [str(label) for matrix in matrices.values() for label in range(len(matrix.class_names))]
+        lists = {"inside": inside, "names": ", ".join(inside)}
+        return [*tests, *declared_tests(self.together, measures, lists=lists, known={*fit, *labels})]
 
 
 def _confused(one: DataSetAudits) -> Confused:
     return confused(one.outcomes(), ROBUST)
-
-
-def _grouped(one: Confused) -> tuple[IntArray, IntArray]:
-    """Confusion counts (C, C) and superclasses (C,) of classes that have superclasses."""
-    assert one.superclasses is not None
-    return one.matrix, np.asarray(one.superclasses)
-
-
-def _in_points_at(
-    statistic: Callable[[IntArray, IntArray, float], Estimate], matrix: IntArray, group: IntArray
-) -> IntervalEstimator:
-    return lambda level: in_points(statistic(matrix, group, level))
 
 
 def structure_tables(
@@ -946,15 +922,6 @@ def pair_tables(
     return [Table("Pairs of classes that the paper names", heads, rows, note)] if rows else []
 
 
-def _similar_digits(matrix: IntArray) -> Test:
-    """Test of C7: both rates between 6 and 8 exceed the mean rate of the other pairs of digits."""
-    return Test(
-        claim="kdd21/C7",
-        estimand="rate 6 as 8, and rate 8 as 6, each minus the mean rate of all pairs",
-        estimators=[_beyond_mean(matrix, *pair) for pair in ((SIX, EIGHT), (EIGHT, SIX))],
-    )
-
-
 def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> IntervalEstimator:
     """Rate of one pair of classes minus the mean rate of all pairs, in points; every class has images."""
     weights = (np.eye(len(matrix)) - 1) / (len(matrix) * (len(matrix) - 1))
@@ -964,48 +931,6 @@ def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> IntervalEstima
     return lambda level: in_points(sum_of_class_means(values, labels, low, high, level))
 
 
-class ConfusedLabels(ConfusionUnderAttack):
-    """benz20 section 3.2: semantically similar classes are mutually confused."""
-
-    named_pairs: ClassVar[Mapping[str, tuple[str, Sequence[tuple[int, int]]]]] = {}
-
-    def claims(
-        self, audited: Sequence[DataSetAudits], matrices: Mapping[str, Confused], classes: Mapping[str, Confused]
-    ) -> list[Test]:
-        """Test benz20 C5: confusion is more frequent inside the superclasses, and mutual there.
-
-        Args:
-            audited: audits of the data sets.
-            matrices: unused; the plan is about classes.
-            classes: confusion matrices of the classes, by data set.
-        """
-        del matrices
-        chosen = [data_set for data_set in audited if not data_set.unfit and classes[data_set.data].inside is not None]
-        if not chosen:
-            return [not_tested("benz20/C5", "no data set with superclasses gives a verdict")]
-        found = {data_set.data: classes[data_set.data] for data_set in chosen}
-        contrasts, symmetries = list[IntervalEstimator](), list[IntervalEstimator]()
-        for confusions in found.values():
-            contrasts.append(_in_points_at(contrast, *_grouped(confusions)))
-            symmetries.append(rate_correlation(*_grouped(confusions)).estimate)
-        return [
-            Test(
-                claim="benz20/C5",
-                estimand="mean rate M_ij of pairs inside the superclasses minus that of pairs across, each data set",
-                estimators=contrasts,
-                covers=[f"{data}: {INSIDE}" for data in found],
-            ),
-            Test(
-                claim="benz20/C5",
-                estimand="correlation of M_ij with M_ji over the pairs inside the superclasses, each data set",
-                estimators=symmetries,
-                unit="",
-                limits=CORRELATION,
-                covers=[f"{data}: {MUTUAL}" for data in found],
-            ),
-        ]
-
-
 LARGE, VISIBLE = 10, 1
 """Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
 INTERVALS_NOTE = "95 % confidence intervals for new images."
@@ -1013,15 +938,21 @@ HIGH = 95
 """Lower bound of the total on MNIST in the paper, in percent."""
 
 
+@configurable
 class GapsOverEpochs(
-    Experiment,
-    scales=SCALES,
+    OnDataSets,
     trainings=lambda scale: {
         name: with_checkpoints(training, every_epoch(scale, training))
         for name, training in declare(scale, (ADVERSARIAL,)).items()
     },
 ):
-    """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
+    """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set.
+
+    Attributes:
+        single: tests of claims on MNIST or ImageNet.
+    """
+
+    single: tuple[DeclaredTest, ...]
 
     def run(self, context: Context) -> Findings:
         """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""
@@ -1041,7 +972,34 @@ class GapsOverEpochs(
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, INTERVALS_NOTE)
         tables = [summary, *data_tables(audited, absent), *tables]
-        return Findings(tables=tables, figures=figures, tests=_gap_tests(audited, curves))
+        return Findings(tables=tables, figures=figures, tests=self.claims(audited, curves))
+
+    def claims(self, audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:
+        """Tests of the claims on the data sets that give a verdict; ``curves``: the counts by data set and epoch."""
+        fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
+        measures: Measures = {
+            "gap": lambda data, threshold: widest(fit[data].shown()[0], float(threshold)),
+            "total": lambda data: lambda level: in_points(overall_estimate(fit[data].counts(), level)),
+            "growth": lambda data: wider(curves[data][max(curves[data])], curves[data][min(curves[data])]),
+        }
+        tests = []
+        for data, one in fit.items():
+            paper = ", since the paper reports 6" if data == MNIST else ""
+            tests += self.tested(one, measures, threshold=VISIBLE if data == MNIST else LARGE, paper=paper)
+        low = MNIST in fit and 100 * overall_estimate(fit[MNIST].counts()).value <= HIGH
+        return [
+            *tests,
+            *self.untested(audited),
+            *declared_tests(
+                self.single,
+                measures,
+                lists={"used": ", ".join(data_set.data for data_set in audited)},
+                known={*fit, str(VISIBLE)},
+                excluded={"high total": "the gap is that of a model above 95 percent, which this one is not"}
+                if low
+                else {},
+            ),
+        ]
 
 
 def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
@@ -1050,49 +1008,6 @@ def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
     epochs = run.recipe.checkpoint_epochs
     audits = {epoch: under_pgd(one.context, run, which=epoch_weights("last", epoch)) for epoch in epochs}
     return {epoch: replace(one, audits={ADVERSARIAL: audit}).shown()[0] for epoch, audit in audits.items()}
-
-
-def _gap_tests(audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:
-    """Tests of C1 to C3 on the data sets that give a verdict; ``curves``: the counts by data set and epoch."""
-    fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
-    tests = [_gap_test("kdd21/C1", "large", data_set, (data_set.data,)) for data_set in fit.values()]
-    tests += no_verdict("kdd21/C1", audited)
-    if MNIST not in fit:
-        used = ", ".join(data_set.data for data_set in audited)
-        tests.append(not_tested("kdd21/C2", f"the claim is about MNIST; this run used {used}"))
-    else:
-        counts = fit[MNIST].counts()
-        total = plus(lambda level: in_points(overall_estimate(counts, level)), -HIGH)
-        estimand = f"total under PGD at the end of training on {MNIST}, minus {HIGH} percent"
-        covers = (f"more than {HIGH} percent overall",)
-        tests.append(Test(claim="kdd21/C2", covers=covers, estimand=estimand, estimators=[total]))
-        if total(0.05).value > 0:
-            tests.append(_gap_test("kdd21/C2", "visible", fit[MNIST], ("visible gap",)))
-        else:
-            reason = f"the gap is that of a model above {HIGH} percent, which this one is not"
-            tests.append(not_tested("kdd21/C2", reason))
-    if "imagenet" in fit:
-        return [*tests, _growth(curves["imagenet"])]
-    return [*tests, not_tested("kdd21/C3", "the claim is about ImageNet, whose training takes days on a GPU")]
-
-
-def _gap_test(claim: str, word: str, one: DataSetAudits, covers: Sequence[str] = ()) -> Test:
-    """Test that the MCD of the shown classes exceeds the threshold of the data set."""
-    threshold = VISIBLE if one.data == MNIST else LARGE
-    return Test(
-        claim=claim,
-        estimand=f"MCD under PGD at the end of training on {one.data}, minus {threshold}",
-        estimators=[widest(one.shown()[0], threshold)],
-        note=f"{word!r} is interpreted as more than {threshold} points by simultaneous intervals for all classes"
-        + (", since the paper reports 6" if one.data == MNIST else ""),
-        covers=covers,
-    )
-
-
-def _growth(curve: Mapping[int, ClassCounts]) -> Test:
-    """Test of C3: the gap of the shown classes on the test images grows from the first epoch to the last."""
-    estimand = "MCD under PGD on imagenet: last epoch minus first"
-    return Test(claim="kdd21/C3", estimand=estimand, estimators=[wider(curve[max(curve)], curve[min(curve)])])
 
 
 class ClassTrend(Experiment, scales=PLANS, trainings={"AT": AT}):
@@ -1127,7 +1042,7 @@ NONE = 0.5
 """Absolute rank correlation below which there is no correlation."""
 
 
-class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
+class NormsAndRobustness(OnDataSets, trainings=declare):
     """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
 
     def run(self, context: Context) -> Findings:
@@ -1137,7 +1052,11 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
         rows, figures, tests = [], [], []
         for data_set in audited:
             links = {kind: _link(data_set, kind) for kind in EVALUATED_UNDER}
-            own = [test for test in _norm_tests(data_set.data, links) if data_set.judges(test.claim)]
+            measures: Measures = {
+                "correlation": lambda link=links["adversarial"]: link.ranked.estimate,
+                "no correlation": partial(_weak, links["standard"]),
+            }
+            own = self.tested(data_set, measures)
             for kind, link in links.items():
                 kendall = Estimate(link.kendall.value, math.nan, math.nan)
                 cells = [estimate_cell(estimate, 1, 2, tests=own) for estimate in (*link.intervals, kendall)]
@@ -1152,7 +1071,7 @@ class NormsAndRobustness(Experiment, scales=SCALES, trainings=declare):
             "95 % confidence intervals for new images. p by permutation of the classes."
         )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
-        tests += [test for claim in ("iclr21/C5", "iclr21/C6") for test in no_verdict(claim, audited)]
+        tests += self.untested(audited)
         return Findings(tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests)
 
 
@@ -1171,31 +1090,15 @@ def _link(one: DataSetAudits, kind: str) -> NormLink:
     return replace(link, classes=link.classes.loc[list(one.shown(kind, EVALUATED_UNDER[kind])[1])])
 
 
-def _norm_tests(data: str, links: Mapping[str, NormLink]) -> list[Test]:
-    def weak(level: float) -> Estimate:
-        value, low, high = links["standard"].ranked.estimate(level)
+def _weak(link: NormLink) -> IntervalEstimator:
+    """`NONE` minus the absolute rank correlation."""
+
+    def at(level: float) -> Estimate:
+        value, low, high = link.ranked.estimate(level)
         nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
         return Estimate(NONE - abs(value), NONE - max(abs(low), abs(high)), NONE - nearest)
 
-    return [
-        Test(
-            claim="iclr21/C5",
-            covers=(data,),
-            estimand=f"Spearman's correlation of robustness and norm, adversarial training on {data}",
-            estimators=[links["adversarial"].ranked.estimate],
-            unit="",
-            limits=CORRELATION,
-        ),
-        Test(
-            claim="iclr21/C6",
-            covers=(data,),
-            estimand=f"0.5 minus the absolute Spearman correlation of clean accuracy and norm, standard model, {data}",
-            estimators=[weak],
-            unit="",
-            limits=(NONE - 1, NONE),
-            note="'none' is interpreted as below 0.5",
-        ),
-    ]
+    return at
 
 
 EQUAL, GROUPED, WEIGHTED = "equal norms", "TRADES, beta lowered in a pair", "weighted by error"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Spec, configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test, not_tested
+from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, pgd_of
 from classwise.papers.experiments.protocol import (
     CAR,
@@ -133,11 +134,18 @@ class _Attacked(Experiment):
         return [Evaluation(attacks=main), Evaluation(attacks=few, images="few")]
 
 
+@configurable
 class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
-    """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
+    """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks.
+
+    Attributes:
+        tests: tests of claims.
+    """
+
+    tests: tuple[DeclaredTest, ...] = ()
 
     def run(self, context: Context) -> Findings:
-        """Audit each defence twice, tabulate the accuracies, and test the claims."""
+        """Audit each defence twice, and tabulate the accuracies."""
         trainings, names = self.trainings(context.scale), context.test_images.class_names
         audits = audit_defences(context, trainings)
         ours: dict[Key, ClassCounts] = {
@@ -145,39 +153,39 @@ class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
         }
         printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
         summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
+        tables = [audit.main.outcomes for audit in audits.values()]
+        rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
+        images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
+
+        def mean_over_rows(one: str, other: str) -> IntervalEstimator:
+            return images.part(lambda a: (a[..., int(one)] - a[..., int(other)]).mean(axis=-1), 100)
+
+        measures: Measures = {
+            "CV": lambda name, one, other: audits[name].paired(one, other).part(_cv_change, 1e4),
+            "MCD": lambda name, one, other: wider(audits[name].counts(one), audits[name].counts(other)),
+            "drop of class 3 beyond class 1": lambda name, weak, strong: (
+                audits[name].paired(weak, strong).part(_cat_beyond_car, 100)
+            ),
+            "class": mean_over_rows,
+            "extremes": lambda name, attack: _extremes(ours[name, attack]),
+        }
         return Findings(
             tables=(
-                replace(summary, note=f"{summary.note} {FGSM_NOTE} {self.note(context)}".strip()),
+                replace(summary, note=f"{summary.note} {FGSM_NOTE} {_rst_note(context, trainings)}".strip()),
                 class_table("By class, in percent", ours, names),
                 settings_table(context.scale, trainings),
             ),
-            tests=self.claims(audits, ours),
+            tests=declared_tests(self.tests, measures),
         )
 
-    def note(self, context: Context) -> str:
-        """Further note on the defences."""
-        del context
-        return ""
 
-    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
-        """Test claims C8 and C10."""
-        return [
-            Test(
-                claim="kdd21/C10",
-                covers=("CV",),
-                estimand="CV under PGD minus that under FGSM, each defence",
-                estimators=[audit.paired("PGD", "FGSM").part(_cv_change, 1e4) for audit in audits.values()],
-                unit="%²",
-            ),
-            Test(
-                claim="kdd21/C10",
-                covers=("MCD",),
-                estimand="MCD under PGD minus that under FGSM, each defence",
-                estimators=[wider(audit.counts("PGD"), audit.counts("FGSM")) for audit in audits.values()],
-            ),
-            on_average("kdd21/C8", audits),
-            extremes("kdd21/C8", ours),
-        ]
+def _rst_note(context: Context, trainings: Mapping[str, Training]) -> str:
+    """Note on the attack of RST, and on the source of its unlabelled images; empty without it."""
+    if "RST" not in trainings:
+        return ""
+    spec = pgd(context, RST_TEST_STEP, steps=40)
+    attack = f"RST: PGD-{spec['steps']} with step size {spec['step_size']}; in the paper 40 steps of 0.01 at 0.031."
+    return f"{attack} {unlabelled_note(context, trainings)}"
 
 
 def _cv_change(accuracy: FloatArray) -> FloatArray:
@@ -185,77 +193,26 @@ def _cv_change(accuracy: FloatArray) -> FloatArray:
     return np.asarray(cv[..., 0] - cv[..., 1])
 
 
-def on_average(claim: str, audits: Mapping[str, Attacked]) -> Test:
-    """Test that class 1 is above and class 3 below every other class, on average over the rows."""
-    tables = [audit.main.outcomes for audit in audits.values()]
-    rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
-    images = Resampled(np.stack(rows), tables[0].labels, tables[0].num_classes)
-    pairs = [(CAR, c) for c in range(tables[0].num_classes) if c != CAR]
-    pairs += [(c, CAT) for c in range(tables[0].num_classes) if c not in (CAR, CAT)]
-    return Test(
-        claim=claim,
-        estimand="class 1 minus each other class, and each other minus class 3, mean over defences and attacks",
-        estimators=[images.part(lambda a, c=c, d=d: (a[..., c] - a[..., d]).mean(axis=-1), 100) for c, d in pairs],  # type: ignore[misc]
-        note="mean over the rows; each row is tested separately",
-        covers=("on average",),
-        cifar10=True,
-    )
+def _cat_beyond_car(a: FloatArray) -> FloatArray:
+    """Drop of class 3 from the first to the second row minus that of class 1."""
+    return np.asarray((a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]))
 
 
-def extremes(claim: str, ours: Mapping[Key, ClassCounts]) -> Test:
-    """Test that in every row class 1 is the only possible best and class 3 the only possible worst class."""
+def _extremes(counts: ClassCounts) -> IntervalEstimator:
+    """1 if class 1 alone is possibly best and class 3 alone possibly worst, -1 if one of them cannot be, else 0."""
 
-    def part(counts: ClassCounts) -> Any:
-        def at(level: float) -> Estimate:
-            best, worst = possibly_best(counts, level / 2), possibly_worst(counts, level / 2)
-            certain = best[CAR] and worst[CAT] and best.sum() == worst.sum() == 1
-            wrong = not (best[CAR] and worst[CAT])
-            end = 1.0 if certain else -1.0 if wrong else 0.0
-            return Estimate(end, min(end, 0.5) if certain else -1.0, max(end, -0.5) if wrong else 1.0)
+    def at(level: float) -> Estimate:
+        best, worst = possibly_best(counts, level / 2), possibly_worst(counts, level / 2)
+        certain = best[CAR] and worst[CAT] and best.sum() == worst.sum() == 1
+        wrong = not (best[CAR] and worst[CAT])
+        end = 1.0 if certain else -1.0 if wrong else 0.0
+        return Estimate(end, min(end, 0.5) if certain else -1.0, max(end, -0.5) if wrong else 1.0)
 
-        return at
-
-    return Test(
-        claim=claim,
-        covers=("in every row",),
-        estimand="class 1 alone possibly best and class 3 alone possibly worst, in every row (1 yes, -1 no, 0 "
-        "inconclusive)",
-        estimators=[part(counts) for counts in ours.values()],
-        note="the answer has three values; its adjusted p-value decides, and its interval is approximate",
-        unit="",
-        cifar10=True,
-    )
+    return at
 
 
 class DefencesWithRST(DefencesByAttacks, trainings=with_rst):
     """iclr21 Table 2: class accuracies of Madry's model, TRADES, MART and RST under five attacks."""
-
-    def note(self, context: Context) -> str:
-        """Note on the attack of RST, and on the source of its unlabelled images."""
-        spec = pgd(context, RST_TEST_STEP, steps=40)
-        attack = f"RST: PGD-{spec['steps']} with step size {spec['step_size']}; in the paper 40 steps of 0.01 at 0.031."
-        return f"{attack} {unlabelled_note(context)}"
-
-    def claims(self, audits: Mapping[str, Attacked], ours: Mapping[Key, ClassCounts]) -> list[Test]:
-        """Test claims C7, C8 and C9."""
-        return [
-            on_average("iclr21/C7", audits),
-            extremes("iclr21/C7", ours),
-            _dropped("iclr21/C8", audits, "FGSM", "PGD"),
-            _dropped("iclr21/C9", audits, "transfer", "N_attack"),
-        ]
-
-
-def _dropped(claim: str, audits: Mapping[str, Attacked], weak: str, strong: str) -> Test:
-    """Test that class 3 drops more than class 1 from one attack to a stronger one, for every defence."""
-    parts: Sequence[Callable[[float], Estimate]] = [
-        audit.paired(weak, strong).part(
-            lambda a: (a[..., 0, CAT] - a[..., 1, CAT]) - (a[..., 0, CAR] - a[..., 1, CAR]), 100
-        )
-        for audit in audits.values()
-    ]
-    estimand = f"drop from {weak} to {strong}: class 3 minus class 1, each defence"
-    return Test(claim=claim, estimand=estimand, estimators=parts, cifar10=True)
 
 
 class RankConsistency(_Attacked, scales=SCALES, trainings=attacked_trainings):

@@ -13,6 +13,7 @@ from classwise.analysis.epochs import measured
 from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
+from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
@@ -25,7 +26,6 @@ from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
 
 PLAIN = "AT"
-NOTE = "one training of each setting: intervals cover the sampling of images, not the variation between trainings"
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,12 @@ class Compared:
 
     def gain(self, name: str, metric: Statistic) -> IntervalEstimator:
         """Metric (..., C) -> (...) of one technique minus that of plain training, in points."""
-        return self.images.part(self._difference(name, metric), 100)
+        one, plain = (self.places[run] for run in (name, PLAIN))
+        return self.images.part(lambda a: np.asarray(metric(a[..., one, :]) - metric(a[..., plain, :])), 100)
 
     def worst_gain(self, name: str) -> IntervalEstimator:
         """Worst class of one technique minus that of plain training, in points."""
-        places = list(self.audits)
-        return self.images.worst(places.index(name), places.index(PLAIN))
+        return self.images.worst(self.places[name], self.places[PLAIN])
 
     def mcd_reduction(self, name: str) -> IntervalEstimator:
         """MCD of plain training minus that of one technique, in points."""
@@ -138,8 +138,7 @@ class Compared:
 
     def part(self, name: str, metric: Statistic) -> IntervalEstimator:
         """Metric (..., C) -> (...) of one run, in points."""
-        place = list(self.audits).index(name)
-        return self.images.part(lambda a: metric(a[..., place, :]), 100)
+        return self.images.part(lambda a: metric(a[..., self.places[name], :]), 100)
 
     def measurements(self) -> list[Measurement]:
         """Gain of the worst class and reduction of the MCD by each technique, for benz20 C7."""
@@ -166,10 +165,10 @@ class Compared:
         counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in self.audits.items()}
         return class_table(f"Class accuracy under {self.attack}, in percent", counts, self.names)
 
-    def _difference(self, name: str, metric: Statistic) -> Statistic:
-        places = list(self.audits)
-        one, plain = places.index(name), places.index(PLAIN)
-        return lambda a: np.asarray(metric(a[..., one, :]) - metric(a[..., plain, :]))
+    @property
+    def places(self) -> Mapping[str, int]:
+        """Row of each run in `images`."""
+        return {name: place for place, name in enumerate(self.audits)}
 
 
 def question(quantity: str, estimator: IntervalEstimator) -> Measurement:
@@ -181,16 +180,6 @@ def question(quantity: str, estimator: IntervalEstimator) -> Measurement:
 def average(accuracy: FloatArray) -> FloatArray:
     """Mean over classes: (..., C) to (...)."""
     return np.asarray(accuracy.mean(axis=-1))
-
-
-def compare(context: Context, *grids: Callable[[Scale, str], Trainings]) -> Compared:
-    """Train the plain model, then the settings of the grids for its weakest class, and audit all of them."""
-    trained = context.train_all({PLAIN: AT})
-    weak = weakest(trained[PLAIN])
-    for grid in grids:
-        trained |= context.train_all(grid(context.scale, str(weak)))
-    audits = {name: under_pgd(context, model) for name, model in trained.items()}
-    return Compared(trained, audits, weak, context.test_images.class_names)
 
 
 def _others(label: int) -> Statistic:
@@ -207,6 +196,7 @@ def _below(label: int) -> Statistic:
 
 TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
     "class weights": class_weights,
+    "critical weights": critical_weights,
     "effective numbers": Grid(
         "effective-number",
         "schedules.0.base",
@@ -233,68 +223,84 @@ TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
 
 
 @configurable
-class Technique(Experiment, scales=PLANS):
-    """benz20 plan: several settings of one technique compared with plain adversarial training.
+class _Compared(Experiment, scales=PLANS):
+    """An experiment on plain adversarial training and several techniques.
 
     Attributes:
-        technique: name of the technique, a key of `TECHNIQUES`.
-        for_weakest: whether its settings name the weakest class of plain training, which is known only after it.
+        techniques: names of the techniques, keys of `TECHNIQUES`.
+        for_weakest: whether some settings name the weakest class of plain training, which is known only after it.
+        tests: tests of claims.
     """
 
-    technique: Literal[
-        "class weights",
-        "effective numbers",
-        "LDAM margins",
-        "resampled classes",
-        "cosine penalties",
-        "towards weakest",
+    techniques: tuple[
+        Literal[
+            "class weights",
+            "critical weights",
+            "effective numbers",
+            "LDAM margins",
+            "resampled classes",
+            "cosine penalties",
+            "towards weakest",
+        ],
+        ...,
     ]
     for_weakest: bool = False
+    tests: tuple[DeclaredTest, ...] = ()
+
+    def settings(self, scale: Scale, weak: str) -> Trainings:
+        """Plain training and each setting, for a weakest class."""
+        grids = (TECHNIQUES[name](scale, weak) for name in self.techniques)
+        return {PLAIN: AT, **{name: training for grid in grids for name, training in grid.items()}}
 
     def trainings(self, scale: Scale) -> Trainings:
-        """Plain training and each setting; empty if settings name the weakest class of the plain training."""
-        return {} if self.for_weakest else {PLAIN: AT, **TECHNIQUES[self.technique](scale, "")}
+        """The settings; empty if they name the weakest class of the plain training."""
+        return {} if self.for_weakest else self.settings(scale, "")
 
     def conditional_trainings(self, scale: Scale) -> Trainings:
-        """The trainings of `trainings` if it is empty, here for the first class in place of the weakest."""
-        return {PLAIN: AT, **TECHNIQUES[self.technique](scale, "0")} if self.for_weakest else {}
+        """The settings for the first class in place of the weakest, if they name it."""
+        return self.settings(scale, "0") if self.for_weakest else {}
+
+    def compare(self, context: Context) -> Compared:
+        """Train the plain model, then the settings for its weakest class, and audit all of them."""
+        trained = context.train_all({PLAIN: AT})
+        weak = weakest(trained[PLAIN])
+        settings = {name: one for name, one in self.settings(context.scale, str(weak)).items() if name != PLAIN}
+        trained |= context.train_all(settings)
+        audits = {name: under_pgd(context, model) for name, model in trained.items()}
+        return Compared(trained, audits, weak, context.test_images.class_names)
+
+    def tested(self, comparison: Compared) -> list[Test]:
+        """Tests of the declared claims."""
+        measures: Measures = {
+            "gain of the weakest class": lambda name: comparison.gain(name, _of(comparison.weak)),
+            "average minus the weakest class": lambda name: comparison.part(
+                name, _below(weakest(comparison.trained[name]))
+            ),
+        }
+        return declared_tests(
+            self.tests, measures, lists={"techniques": comparison.techniques, "trainings": list(comparison.audits)}
+        )
+
+
+class Technique(_Compared):
+    """benz20 plan: several settings of one technique compared with plain adversarial training."""
 
     def run(self, context: Context) -> Findings:
-        """Tabulate average, worst class and MCD of each setting; measure the open question C7, and test claims."""
-        comparison = compare(context, TECHNIQUES[self.technique])
+        """Tabulate average, worst class and MCD of each setting; measure the open question C7."""
+        comparison = self.compare(context)
         return Findings(
             tables=(comparison.table(), comparison.classes()),
-            tests=self.claims(comparison),
+            tests=self.tested(comparison),
             measurements=comparison.measurements(),
         )
 
-    def claims(self, comparison: Compared) -> Sequence[Test]:
-        """Tests of claims; none for a technique of the open question alone."""
-        del comparison
-        return ()
 
-
-class TowardsWeakest(Technique):
-    """benz20 plan: training attacks targeted at the vulnerable class."""
-
-    def claims(self, comparison: Compared) -> Sequence[Test]:
-        """Test benz20 C8: the target class becomes more robust."""
-        parts = [comparison.gain(name, _of(comparison.weak)) for name in comparison.techniques]
-        estimand = f"robust accuracy of the target class of the attacks, minus that of {PLAIN}"
-        return [Test(claim="benz20/C8", estimand=estimand, estimators=parts, note=NOTE)]
-
-
-class EqualClasses(Experiment, scales=PLANS):
+class EqualClasses(_Compared):
     """benz20 plan, scenario 1: all classes are equally important; worst class against average."""
-
-    def conditional_trainings(self, scale: Scale) -> Trainings:
-        """All techniques, here for the first class in place of the weakest."""
-        grids = (grid(scale, "0") for grid in TECHNIQUES.values())
-        return {PLAIN: AT, **{name: training for grid in grids for name, training in grid.items()}}
 
     def run(self, context: Context) -> Findings:
         """Compare all techniques; the one selected on validation images is tested on the test images."""
-        comparison = compare(context, *TECHNIQUES.values())
+        comparison = self.compare(context)
         chosen = max(comparison.techniques, key=lambda name: float(np.nanmin(in_validation(comparison.trained[name]))))
         accuracy = [audit.counts("PGD").accuracy for audit in comparison.audits.values()]
         drawing = scatter(
@@ -309,16 +315,7 @@ class EqualClasses(Experiment, scales=PLANS):
         return Findings(
             tables=(comparison.table(),),
             figures=((drawing, "Up and right is better."),),
-            tests=[
-                Test(
-                    claim="benz20/C9",
-                    estimand="average minus the class that is weakest on validation images, each training",
-                    estimators=[
-                        comparison.part(name, _below(weakest(model))) for name, model in comparison.trained.items()
-                    ],
-                    note=NOTE,
-                ),
-            ],
+            tests=self.tested(comparison),
             measurements=[
                 question(f"worst class: {selected}", comparison.worst_gain(chosen)),
                 question(f"average: {selected}", comparison.gain(chosen, average)),
@@ -326,16 +323,12 @@ class EqualClasses(Experiment, scales=PLANS):
         )
 
 
-class OneClass(Experiment, scales=PLANS):
+class OneClass(_Compared):
     """benz20 plan, scenario 2: one class is critical, and the others should lose little."""
-
-    def conditional_trainings(self, scale: Scale) -> Trainings:
-        """The techniques for one class, here the first in place of the weakest."""
-        return {PLAIN: AT, **critical_weights(scale, "0"), **towards_weakest(scale, "0")}
 
     def run(self, context: Context) -> Findings:
         """Compare techniques for the critical class, which is the weakest class of plain training."""
-        comparison = compare(context, critical_weights, towards_weakest)
+        comparison = self.compare(context)
         weak, name = comparison.weak, comparison.names[comparison.weak]
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in comparison.audits.values()])
         others = _others(weak)

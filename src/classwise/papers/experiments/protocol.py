@@ -22,7 +22,6 @@ from classwise.papers.interval_estimators import (
     Statistic,
     averaged,
     greatest,
-    minus,
     wider,
 )
 from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, FULL, Name, Scale
@@ -251,13 +250,10 @@ def _listed(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def train_with_rst(context: Context) -> dict[str, Run]:
-    """Train the four defences of iclr21; the teacher of RST is not one of them."""
-    return {name: model for name, model in context.train_all(with_rst(context.scale)).items() if name != "standard"}
-
-
-def unlabelled_note(context: Context) -> str:
-    """Note on the source of the unlabelled images of RST."""
+def unlabelled_note(context: Context, trainings: Mapping[str, Training]) -> str:
+    """Note on the source of the unlabelled images of RST; empty without it."""
+    if "RST" not in trainings:
+        return ""
     return (
         UNLABELLED_NOTE
         if context.spare_images is not None
@@ -289,12 +285,6 @@ def mean(values: FloatArray, low: float = 0.0, high: float = 1.0) -> Estimate:
 def resampled(table: Outcomes, attacks: Sequence[str]) -> Resampled:
     """Resample attacks on the same images jointly, a row for each attack."""
     return Resampled(np.stack([table.correct(attack) for attack in attacks]), table.labels, table.num_classes)
-
-
-def dropped_more(tables: Mapping[str, Outcomes], attacks: Sequence[str]) -> list[IntervalEstimator]:
-    """Largest drop of the total from the first attack to the others: each further model minus the first model."""
-    first, *others = tables.values()
-    return [minus(largest_drop(other, attacks), largest_drop(first, attacks)) for other in others]
 
 
 def largest_drop(table: Outcomes, attacks: Sequence[str]) -> IntervalEstimator:

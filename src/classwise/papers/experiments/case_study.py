@@ -709,10 +709,8 @@ class ColouredBackgrounds(
         trained = context.train_all(self.trainings(context.scale), images={"coloured": train})["coloured"]
         audit = context.audit(trained, {"PGD": context.pgd(PGD)}, images=test)
         matrices = {attack: confused(audit.outcomes, attack) for attack in ("clean", "PGD")}
-        rows, contrast = list[Row](), dict[str, Estimate]()
-        for attack, matrix in matrices.items():
-            assert matrix.inside is not None
-            contrast[attack] = matrix.inside.contrast
+        groups = {attack: matrix.inside for attack, matrix in matrices.items()}
+        inside = {attack: group for attack, group in groups.items() if group is not None}  # both have superclasses
         heads = ("images", "errors inside the group, percent", "beyond chance, points", INSIDE)
         note = (
             "95 % confidence intervals for new images. Last column: mean rate of a wrong class with "
@@ -723,18 +721,18 @@ class ColouredBackgrounds(
             Test(
                 claim="kdd21/C22",
                 estimand="mean rate inside the background groups minus across, attacked",
-                estimators=[interval(contrast["PGD"], 100)],
+                estimators=[interval(inside["PGD"].contrast, 100)],
             )
         ]
-        for attack, matrix in matrices.items():
-            assert matrix.inside is not None
-            cells = [estimate_cell(estimate, tests=tests) for estimate in (matrix.inside.share, *matrix.inside[2:])]
-            rows.append(Row(attack, cells))
+        rows = [
+            Row(attack, [estimate_cell(estimate, tests=tests) for estimate in (group.share, *group[2:])])
+            for attack, group in inside.items()
+        ]
         change = Test(
             claim="kdd21/C23",
             covers=("attacked against clean",),
             estimand="the same difference, attacked minus clean",
-            estimators=[interval(difference(contrast["PGD"], contrast["clean"]), 100)],
+            estimators=[interval(difference(inside["PGD"].contrast, inside["clean"].contrast), 100)],
             note="standard training is tested by kdd21/E10",
         )
         errors = matrices["clean"].matrix.sum() > matrices["clean"].matrix.trace()

@@ -75,7 +75,7 @@ from classwise.stats.metrics.lowest import worst_class, worst_estimate
 from classwise.stats.metrics.variance import cv_estimate
 from classwise.stats.stratified import class_mean, sum_of_class_means
 from classwise.threat.ball import Threat
-from classwise.training.folder import Run, Which, epoch_weights
+from classwise.training.folder import Run, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
@@ -261,14 +261,12 @@ def audit_each(
     for data, own in contexts.items():
         kinds = {name.partition(",")[0]: training for name, training in declared.items() if training.data == data}
         trained = own.train_all(kinds)
-        which = {kind: _last_epoch(model) if last else None for kind, model in trained.items()}
-        audits = {kind: under_pgd(own, model, which=which[kind]) for kind, model in trained.items()}
+        audits = {}
+        for kind, model in trained.items():
+            which = epoch_weights("last", max(model.recipe.checkpoint_epochs)) if last else None
+            audits[kind] = under_pgd(own, model, which=which)
         audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
     return audited, absent
-
-
-def _last_epoch(run: Run) -> Which:
-    return epoch_weights("last", max(run.recipe.checkpoint_epochs))
 
 
 def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:

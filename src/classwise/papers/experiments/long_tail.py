@@ -37,46 +37,21 @@ class Grid:
         field: dotted field.
         name: format of the name of a training, with a place for the value.
         values: values at each scale.
+        setting: value of the field, from that of the grid and the weakest class; by default that of the grid.
     """
 
     recipe: str
     field: str
     name: str
     values: Mapping[Name, Sequence[float]]
+    setting: Callable[[float, str], Any] = lambda value, _: value
 
     def __call__(self, scale: Scale, weak: str) -> Trainings:
-        """The trainings by name; they do not depend on the weakest class."""
-        del weak
-        return _each(self.recipe, self.field, {self.name.format(value): value for value in scale.entry(self.values)})
-
-
-BY_ERROR = Grid(
-    "robust-error", "schedules.0.strength", "by error, k = {}", {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}
-)
-"""Losses weighted by the robust error of each class."""
-
-
-def class_weights(scale: Scale, weak: str) -> Trainings:
-    """Losses weighted by the robust error of each class, or of the weakest class alone."""
-    return {**BY_ERROR(scale, weak), **critical_weights(scale, weak)}
-
-
-def critical_weights(scale: Scale, weak: str) -> Trainings:
-    """Losses of the weakest class weighted by k."""
-    weights = scale.entry({"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)})
-    schedules = {f"weakest x {k}": [{"name": "critical-class", "critical": weak, "weight": k}] for k in weights}
-    return _each("critical-class", "schedules", schedules)
-
-
-def towards_weakest(scale: Scale, weak: str) -> Trainings:
-    """Training attacks targeted at the weakest class."""
-    del scale
-    return _each("towards-class", "schedules", {"towards weakest": [{"name": "towards-class", "target": weak}]})
-
-
-def _each(recipe: str, field: str, values: Mapping[str, Any]) -> Trainings:
-    """A training of a recipe for each value of a field, by name."""
-    return {name: Training(recipe=recipe, overrides={field: value}) for name, value in values.items()}
+        """The trainings by name."""
+        return {
+            self.name.format(value): Training(recipe=self.recipe, overrides={self.field: self.setting(value, weak)})
+            for value in scale.entry(self.values)
+        }
 
 
 def in_validation(run: Run) -> FloatArray:
@@ -194,9 +169,17 @@ def _below(label: int) -> Statistic:
     return lambda a: average(a) - a[..., label]
 
 
-TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
-    "class weights": class_weights,
-    "critical weights": critical_weights,
+TECHNIQUES: Mapping[str, Grid] = {
+    "weights by error": Grid(
+        "robust-error", "schedules.0.strength", "by error, k = {}", {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}
+    ),
+    "critical weights": Grid(
+        "critical-class",
+        "schedules",
+        "weakest x {}",
+        {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)},
+        lambda weight, weak: [{"name": "critical-class", "critical": weak, "weight": weight}],
+    ),
     "effective numbers": Grid(
         "effective-number",
         "schedules.0.base",
@@ -218,8 +201,15 @@ TECHNIQUES: Mapping[str, Callable[[Scale, str], Trainings]] = {
         "cosine {:g}",
         {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)},
     ),
-    "towards weakest": towards_weakest,
+    "towards weakest": Grid(
+        "towards-class",
+        "schedules",
+        "towards weakest",
+        {"smoke": (1,), "reduced": (1,), "full": (1,)},
+        lambda _, weak: [{"name": "towards-class", "target": weak}],
+    ),
 }
+"""Losses weighted by the robust error of each class, or of the weakest alone; attacks targeted at it; and others."""
 
 
 @configurable
@@ -234,7 +224,7 @@ class _Compared(Experiment, scales=PLANS):
 
     techniques: tuple[
         Literal[
-            "class weights",
+            "weights by error",
             "critical weights",
             "effective numbers",
             "LDAM margins",
@@ -332,7 +322,7 @@ class OneClass(_Compared):
         weak, name = comparison.weak, comparison.names[comparison.weak]
         accuracy = np.stack([audit.counts("PGD").accuracy for audit in comparison.audits.values()])
         others = _others(weak)
-        targeted = towards_weakest(context.scale, str(weak))
+        targeted = TECHNIQUES["towards weakest"](context.scale, str(weak))
         tested = elsewhere("benz20/C8", *(comparison.gain(training, _of(weak)) for training in targeted))
         rows = []
         for place, (training, optimal) in enumerate(zip(comparison.audits, pareto_front(accuracy, weak), strict=True)):
@@ -352,7 +342,7 @@ class OneClass(_Compared):
             (f"average of the others under {comparison.attack}, percent", f"{name}, percent"),
             "the class that is weakest for plain training on validation images",
         )
-        weighted = critical_weights(context.scale, str(weak))
+        weighted = TECHNIQUES["critical weights"](context.scale, str(weak))
         measurements = [
             question(f"{what}: {training} minus {PLAIN}", comparison.gain(training, metric))
             for training in weighted

@@ -82,20 +82,6 @@ SCALES: Mapping[Name, Scale] = {
 }
 
 
-def optimisers(scale: Scale) -> Trainings:
-    """SGD and Adam; the learning rate of the scale applies to SGD only."""
-    del scale
-    return {"SGD": AT, "Adam": Training(recipe="at-adam", overrides={"optimizer.lr": ADAM_LR})}
-
-
-def weight_decays(scale: Scale) -> Trainings:
-    """Several weight decays; the recipe's own is the unmodified model."""
-    return {
-        f"weight decay {decay:g}": AT if decay == 5e-4 else replace(AT, overrides={"optimizer.weight_decay": decay})
-        for decay in scale.entry(DECAYS)
-    }
-
-
 def lr_schedules(scale: Scale) -> Trainings:
     """A stepwise and a cyclic (one triangle) learning rate; one of the two is the recipe's own."""
     if scale.budget == "short":
@@ -105,8 +91,12 @@ def lr_schedules(scale: Scale) -> Trainings:
 
 
 GRIDS: Mapping[str, Callable[[Scale], Trainings]] = {
-    "optimisers": optimisers,
-    "weight decays": weight_decays,
+    # The learning rate of the scale applies to SGD only; the recipe's own weight decay is the unmodified model.
+    "optimisers": lambda _: {"SGD": AT, "Adam": Training(recipe="at-adam", overrides={"optimizer.lr": ADAM_LR})},
+    "weight decays": lambda scale: {
+        f"weight decay {decay:g}": AT if decay == 5e-4 else replace(AT, overrides={"optimizer.weight_decay": decay})
+        for decay in scale.entry(DECAYS)
+    },
     "learning rates": lr_schedules,
 }
 
@@ -270,6 +260,8 @@ class Networks(WeakClasses, scales=SCALES):
 Maker = NonRobustFeatures | RobustFeatures
 _LETTERS = 16
 _FEWER = replace(FASHION, train=5000, about=FASHION.about.replace("10,000", "5,000"))
+IN_L2: Mapping[str, Any] = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
+"""Steps of adversarial training in an L2 ball."""
 ORIGINAL, OWN, MAKER = "trained on the original", "trained on the set", "the set's own network"
 
 
@@ -298,17 +290,15 @@ class _FeatureSet(Experiment):
     """Standard training on a set derived from the training images, evaluated on the original test images."""
 
     makers: ClassVar[Mapping[Name, Maker]]
+    sources: ClassVar[Mapping[Name, Training]]
+    """The training of the source network, with which the set is constructed."""
     untrained: ClassVar[Sequence[Name]] = ()
     """Scales that train no network on the set and use the source network instead."""
-
-    @abstractmethod
-    def source(self, scale: Scale) -> Training:
-        """The training of the source network, with which the set is constructed."""
 
     def trainings(self, scale: Scale) -> Trainings:
         """Standard training on the original images and on the set, and the source network."""
         learner = {} if scale.name in self.untrained else {OWN: replace(STANDARD, images="the constructed set")}
-        return {ORIGINAL: STANDARD, MAKER: self.source(scale), **learner}
+        return {ORIGINAL: STANDARD, MAKER: scale.entry(self.sources), **learner}
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """PGD; and the construction of the set from the training images by the source network."""
@@ -375,6 +365,8 @@ class _FeatureSet(Experiment):
 class NonRobust(_FeatureSet):
     """benz20 plan: non-robust features; attacked images with the label that a standard network predicts for them."""
 
+    sources: ClassVar[Mapping[Name, Training]] = {"smoke": STANDARD, "reduced": STANDARD, "full": STANDARD}
+
     makers: ClassVar[Mapping[Name, Maker]] = {
         "smoke": NonRobustFeatures(steps=3),
         "reduced": NonRobustFeatures(epsilon=1.0, steps=40),
@@ -386,11 +378,6 @@ class NonRobust(_FeatureSet):
         "full": RESNET18,
     }
 
-    def source(self, scale: Scale) -> Training:
-        """A standard network."""
-        del scale
-        return STANDARD
-
 
 class Robust(_FeatureSet):
     """benz20 plan, control: images with the features of an adversarially trained network on the originals."""
@@ -401,7 +388,11 @@ class Robust(_FeatureSet):
         "reduced": RobustFeatures(steps=150),
         "full": RobustFeatures(),
     }
-    radii: ClassVar[Mapping[Name, str]] = {"reduced": "L2:1", "full": "L2:0.25"}
+    sources: ClassVar[Mapping[Name, Training]] = {
+        "smoke": AT,
+        "reduced": replace(AT, overrides={"threat": "L2:1", **IN_L2}),
+        "full": replace(AT, overrides={"threat": "L2:0.25", **IN_L2}),
+    }
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(
             SMOKE, about=f"{SMOKE.about}; the network that constructs the set replaces a newly trained one"
@@ -409,13 +400,6 @@ class Robust(_FeatureSet):
         "reduced": replace(_FEWER, about=f"{_FEWER.about}; the set in 150 steps with a network trained in an L2 ball"),
         "full": RESNET18,
     }
-
-    def source(self, scale: Scale) -> Training:
-        """A network that is adversarially trained in an L2 ball."""
-        if scale.name == "smoke":
-            return AT
-        steps = {f"{attack}.step_size": "0.25eps" for attack in ("attack", "validation_attack")}
-        return replace(AT, overrides={"threat": scale.entry(self.radii), **steps})
 
 
 COLOUR = ("saturate",)

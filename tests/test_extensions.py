@@ -155,7 +155,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import classwise as cw
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.cli import main
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import IncompleteError

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import classwise as cw
 from classwise.analysis.similarity import similarity
 from classwise.attacks import ATTACKS as ATTACK_REGISTRY
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.model import _difference
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from classwise.analysis.base import last_iterates
-from classwise.auditing.compare.thresholds import Threshold, met
+from classwise.auditing.criteria.thresholds import Threshold, met
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit

@@ -14,7 +14,7 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import NoGradientError
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.audit import audit, estimate

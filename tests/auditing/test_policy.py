@@ -12,7 +12,7 @@ import yaml
 from torch import nn
 
 import classwise as cw
-from classwise.auditing.policy import Policy
+from classwise.auditing.criteria.policy import Policy
 from classwise.core.errors import ClasswiseError
 
 POLICY: dict[str, Any] = {

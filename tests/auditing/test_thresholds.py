@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.thresholds import COMPARISONS, ChangeThreshold, Condition, Threshold, met
+from classwise.auditing.criteria.thresholds import COMPARISONS, Condition, Threshold, met
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError

@@ -16,7 +16,7 @@ import torch
 import classwise as cw
 from classwise.attacks import suites
 from classwise.attacks.engine import Engine
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run.audit import estimate

@@ -18,7 +18,8 @@ from PIL import Image
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
-from classwise.auditing.compare.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.compare.changes import ChangeThreshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.suite import parse_attacks
 from classwise.cli.app import app
 from classwise.cli.options import pairs

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit

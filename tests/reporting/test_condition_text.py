@@ -11,7 +11,8 @@ import pytest
 import typer
 
 import classwise as cw
-from classwise.auditing.compare.thresholds import ChangeThreshold, Threshold
+from classwise.auditing.compare.changes import ChangeThreshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.audit import _conclude

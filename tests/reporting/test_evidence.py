@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import classwise as cw
-from classwise.auditing.policy import Policy
+from classwise.auditing.criteria.policy import Policy
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import CHECKSUMS
 from classwise.reporting.evidence import build, facts, page

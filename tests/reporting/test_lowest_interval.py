@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import classwise as cw
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.result import Audit

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.condition_text import result_text
 from classwise.stats.intervals import lowest_interval

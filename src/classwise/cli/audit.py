@@ -46,7 +46,7 @@ from classwise.reporting.formatting import bare_percent
 if TYPE_CHECKING:
     from torch import nn
 
-    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.criteria.thresholds import Threshold
     from classwise.core.compute.rates import Rates
     from classwise.data.stream import Stream
 
@@ -171,7 +171,7 @@ def audit(
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
     del help_all  # printed before the command starts
-    from classwise.auditing import policy as policies
+    from classwise.auditing.criteria import policy as policies
     from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
     from classwise.auditing.run.merging import is_finished
     from classwise.auditing.run.suite import norm_of, parse_attacks
@@ -389,7 +389,7 @@ def _decidable(
         policy: the policy.
         images: the images; None if conditions are on groups of them.
     """
-    from classwise.auditing import policy as policies
+    from classwise.auditing.criteria import policy as policies
     from classwise.reporting.condition_size import size_before
 
     if not isinstance(images, cw.Images):

@@ -15,7 +15,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.criteria.thresholds import Threshold
     from classwise.auditing.run.suite import Suite
 
 
@@ -59,7 +59,7 @@ class BuildOptions:
         Raises:
             ClasswiseError: if one is malformed, or names an attack that is not in the suite.
         """
-        from classwise.auditing.compare.thresholds import Threshold
+        from classwise.auditing.criteria.thresholds import Threshold
         from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 
         families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]

@@ -26,9 +26,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.destinations import is_stdout
 
 if TYPE_CHECKING:
+    from classwise.auditing.compare.changes import ChangeThreshold
     from classwise.auditing.compare.compare import Crossing
     from classwise.auditing.compare.comparison import Comparison
-    from classwise.auditing.compare.thresholds import ChangeThreshold
 
 
 @grouped
@@ -131,7 +131,7 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     Raises:
         ClasswiseError: for a malformed condition, an unknown format, or ``--across`` with conditions or exports.
     """
-    from classwise.auditing.compare.thresholds import ChangeThreshold
+    from classwise.auditing.compare.changes import ChangeThreshold
 
     given = {"--fail-if": texts, "--export": exported.export}
     for option, value in given.items():

@@ -15,7 +15,7 @@ from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
-    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.criteria.thresholds import Threshold
     from classwise.cli.inputs import ModelSource
     from classwise.data.stream import Stream
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
-from classwise.auditing.compare.thresholds import ACCURACY, Threshold
+from classwise.auditing.criteria.thresholds import ACCURACY, Threshold
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.run.result import Audit
 from classwise.core.files.storage import write_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from classwise.auditing.compare.thresholds import ENDS, Threshold
+from classwise.auditing.criteria.thresholds import ENDS, Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.stats.bounds import BoundedCounts

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.thresholds import UNITS, ChangeThreshold, Threshold
+from classwise.auditing.criteria.thresholds import UNITS, Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.condition_size import size_advice
@@ -28,7 +29,7 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
 
     Example:
         >>> import classwise as cw
-        >>> from classwise.auditing.compare.thresholds import Threshold
+        >>> from classwise.auditing.criteria.thresholds import Threshold
         >>> labels = [0] * 50 + [1] * 50
         >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 80 + [1] * 20})
         >>> result_text(cw.Audit(outcomes), Threshold.parse("overall(pgd) < 80%"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
 from classwise.auditing.run.inputs import Model
@@ -53,7 +53,7 @@ def assert_robust(
         worst: the required accuracy of the worst class under all attacks, a fraction.
         overall: the required accuracy over all images under all attacks, a fraction.
         fail_if: further conditions, such as ``"truck(all) < 0.1"``; see
-            `classwise.auditing.compare.thresholds.Threshold.parse`.
+            `classwise.auditing.criteria.thresholds.Threshold.parse`.
         threat: the ball; None: the usual one of the data.
         attacks: the attacks; None: the default suite.
         cache: folder of the cache, which ``classwise audit --cache`` shares; None: that of the environment variable

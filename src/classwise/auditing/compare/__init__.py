@@ -1,1 +1,1 @@
-"""Comparisons of audits of the same images, and the thresholds that fail a build."""
+"""Comparisons of audits of the same images, and the thresholds on their changes."""

@@ -102,7 +102,7 @@ class Meta:
         repeats: number of passes that decided whether an image is correct.
         repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
         grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
-        policy: SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.policy`).
+        policy: SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.criteria.policy`).
         notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that prevent
             bit-identical repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 

@@ -74,8 +74,9 @@ class AuditOptions(ShardedOptions, total=False):
             decided, as stored images are.
         guards: ``"auto"`` limits the guards to 20 % of the passes of the attacks, ``"full"`` runs all, ``"off"`` none.
             Outcomes do not depend on it.
-        policy: file of a `classwise.auditing.policy.Policy`, whose SHA-256 is recorded before the first attack. It is
-            not recorded if the folder, or another audit of the same model and images beside it, was begun without it.
+        policy: file of a `classwise.auditing.criteria.policy.Policy`, whose SHA-256 is recorded before the first
+            attack. It is not recorded if the folder, or another audit of the same model and images beside it, was begun
+            without it.
     """
 
     early_stop: bool

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing.criteria.policy import checked_policy
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.policy import checked_policy
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
     Group,

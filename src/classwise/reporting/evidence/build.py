@@ -13,8 +13,8 @@ from typing import Annotated, Any, cast
 import pydantic
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
+from classwise.auditing.criteria.policy import Policy, checked_policy
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.policy import Policy, checked_policy
 from classwise.auditing.run.audit_folder import ABOUT, audit_in
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -78,7 +78,7 @@ def evidence(
 
     Args:
         audits: folders of audits, or of runs with one audit each; one or several.
-        policy: the YAML file of a `classwise.auditing.policy.Policy`.
+        policy: the YAML file of a `classwise.auditing.criteria.policy.Policy`.
         out: a new folder.
 
     Raises:

@@ -19,10 +19,10 @@ import pydantic
 import yaml
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
+from classwise.auditing.criteria.policy import Policy
 from classwise.auditing.guards.budget import GUARDS
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import ALL, CLEAN
-from classwise.auditing.policy import Policy
 from classwise.auditing.run.audit_folder import read_about
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
@@ -380,7 +380,7 @@ def _guards(audit: Audit) -> list[GuardFacts]:
 
 
 def _criterion(audit: Audit, text: str) -> CriterionFacts:
-    from classwise.auditing.compare.thresholds import Threshold
+    from classwise.auditing.criteria.thresholds import Threshold
 
     threshold = Threshold.parse(text)
     try:

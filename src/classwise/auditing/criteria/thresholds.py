@@ -1,4 +1,4 @@
-"""Thresholds that fail a build, on an audit (``worst(all).low < 0.2``) or on its change (``worst(all) < -0.02``).
+"""Thresholds on an audit that fail a build (``worst(all).low < 0.2``).
 
 Limits are rational numbers. Measures that are rational (`classwise.stats.registry.Metric.rational`,
 and the accuracy of a class), their means over seeds and their changes are compared exactly; the ends of intervals and
@@ -13,29 +13,23 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.run.result import Audit
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, accuracy_of
 from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import Estimate, class_intervals
+from classwise.stats.intervals import class_intervals
 from classwise.stats.rational import as_rational, difference, parse_rational, rational_text
-from classwise.stats.registry import Metric, all_metrics
-
-if TYPE_CHECKING:
-    from classwise.auditing.compare.comparison import Comparison
+from classwise.stats.registry import Metric, MetricInputs, all_metrics
 
 ACCURACY = "accuracy"
 """The measure of a single class."""
 ENDS = ("low", "high")
 """The ends of an interval."""
-CHANGE_WITH_INTERVAL = ("overall", "worst")
-"""Measures whose change has an interval."""
 UNITS: Mapping[Unit, tuple[int, str]] = {
     "fraction": (100, " %"),
     "fraction squared": (10_000, " percent squared"),
@@ -185,13 +179,36 @@ class Condition:
         return limit
 
 
+class Judged(Protocol):
+    """What a threshold reads of an audit (`classwise.Audit`)."""
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """A row for each image and attack."""
+
+    @property
+    def alpha(self) -> float:
+        """1 minus the coverage of the intervals."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all verdicts."""
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Names of the classes, or of the groups."""
+
+    def inputs(self, name: str) -> MetricInputs:
+        """What metrics under an attack are computed from."""
+
+
 @dataclass(frozen=True)
 class Threshold(Condition):
     """A condition on a metric of an audit (`classwise.stats.METRICS`), or an end of its interval."""
 
     lowest: ClassVar[int] = 0
 
-    def bounds(self, audit: Audit) -> Bounds[float]:
+    def bounds(self, audit: Judged) -> Bounds[float]:
         """Lower and upper bound of the measure; they are equal for a complete audit.
 
         For an incomplete audit they hold for all possible verdicts on the images not judged; NaN if there is no bound.
@@ -203,7 +220,7 @@ class Threshold(Condition):
         low, high = self._bounds(audit)
         return Bounds(float(low), float(high))
 
-    def _bounds(self, audit: Audit) -> Bounds[Fraction] | Bounds[float]:
+    def _bounds(self, audit: Judged) -> Bounds[Fraction] | Bounds[float]:
         """`bounds`, exact for a rational measure."""
         meta = audit.outcomes.meta
         self.check_group(audit.group_names)
@@ -229,7 +246,7 @@ class Threshold(Condition):
             raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return bounds
 
-    def value(self, audit: Audit) -> float:
+    def value(self, audit: Judged) -> float:
         """The value of the measure.
 
         Raises:
@@ -241,7 +258,7 @@ class Threshold(Condition):
             raise self._undecided(audit)
         return float(low)
 
-    def decide(self, audit: Audit) -> bool | None:
+    def decide(self, audit: Judged) -> bool | None:
         """Whether the condition is met; None if that depends on images that are not judged.
 
         Raises:
@@ -251,7 +268,7 @@ class Threshold(Condition):
         decided = not math.isnan(low) and self.met_by(low) == self.met_by(high)
         return self.met_by(low) if decided else None
 
-    def holds(self, audit: Audit) -> bool:
+    def holds(self, audit: Judged) -> bool:
         """Whether the condition is met, so that the build fails.
 
         Raises:
@@ -263,85 +280,13 @@ class Threshold(Condition):
             raise self._undecided(audit)
         return decided
 
-    def _undecided(self, audit: Audit) -> IncompleteError:
+    def _undecided(self, audit: Judged) -> IncompleteError:
         return IncompleteError(
             f"condition {str(self)!r} is undecided: {audit.outcomes.gap}; {audit.outcomes.completion}"
         )
 
 
-@dataclass(frozen=True)
-class ChangeThreshold(Condition):
-    """A condition on a measure of a method minus that of the first method of a comparison, in [-1, 1]."""
-
-    lowest: ClassVar[int] = -1
-    unit: ClassVar[str] = " points"
-    sign: ClassVar[str] = "+"
-
-    @classmethod
-    def measures(cls) -> list[str]:
-        """The metrics, and the ends of the intervals of the changes that have one."""
-        return [*all_metrics(), *(f"{name}.{end}" for name in CHANGE_WITH_INTERVAL for end in ENDS)]
-
-    def value(self, comparison: Comparison, method: str) -> float:
-        """The change of the measure: the method minus the first method.
-
-        Raises:
-            IncompleteError: if an audit is incomplete.
-            ClasswiseError: for an unknown method, another attack than that of the comparison, an unknown class, or an
-                undefined measure.
-        """
-        return float(self._value(comparison, method))
-
-    def holds(self, comparison: Comparison, method: str) -> bool:
-        """Whether the condition is met by a method, so that the build fails. Raises as `value`."""
-        return self.met_by(self._value(comparison, method))
-
-    def _value(self, comparison: Comparison, method: str) -> Fraction | float:
-        """`value`, exact for a rational measure."""
-        if method not in comparison.audits:
-            raise unknown("method", method, comparison.audits)
-        if self.attack != comparison.attack:
-            raise ClasswiseError(
-                f"condition {str(self)!r}: the comparison is under {comparison.attack!r}; compare under "
-                f"{self.attack!r} (--attack {self.attack})"
-            )
-        self.check_group(comparison.group_names)
-        _, _, end = self.measure.partition(".")
-        first = comparison.names[0]
-        value = (
-            self._end(comparison, method, end)
-            if end
-            else self._mean(comparison, method) - self._mean(comparison, first)
-        )
-        if math.isnan(value):
-            reason = "the change is not defined for this comparison" if self.group is None else "0 images of this class"
-            raise ClasswiseError(f"condition {str(self)!r}: {reason}")
-        return value
-
-    def _mean(self, comparison: Comparison, method: str) -> Fraction | float:
-        """The mean of the measure over the runs of a method; NaN if it is undefined."""
-        runs = comparison.inputs[method]
-        values: list[Fraction | float]
-        if self.metric is None:
-            label = comparison.group_names.index(str(self.group))
-            values = [accuracy_of(inputs.counts, label).low for inputs in runs]
-        elif len(runs) > 1 and not self.metric.mean_over_seeds:
-            return math.nan
-        else:
-            values = [self.metric.possible(inputs).low for inputs in runs]
-        return sum(values) / len(values)
-
-    def _end(self, comparison: Comparison, method: str, end: str) -> float:
-        """An end of the interval of the change; NaN for a class without images."""
-        pair = comparison.pair(method, comparison.names[0])
-        if self.group is not None:
-            changes: dict[Any, float] = pair.classes[end].to_dict()
-            return float(changes.get(self.group, math.nan))
-        estimate: Estimate = pair.overall if self.measure.startswith("overall") else pair.minima
-        return float(getattr(estimate, end))
-
-
-def met(audit: Audit, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds[float]]:
+def met(audit: Judged, thresholds: Iterable[Threshold | str]) -> dict[Threshold, Bounds[float]]:
     """The conditions that are met, each with the bounds of its measure (equal for a complete audit).
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from classwise.auditing.compare.thresholds import Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.outcomes.meta import Meta, stated_threat
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.config import build, configurable, read_yaml

@@ -28,7 +28,7 @@ FURTHER = {
     "threat.ball": "Threat.parse Threat.with_epsilon",
     "data.derived": "only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",
-    "data.loading": "open_data",
+    "data.sets.loading": "open_data",
     "models.normalization": "Normalized.__init__",
     "reporting.robustbench": "write_robustbench",
     "stats.intervals": "wilson alpha_of lowest_interval class_intervals",

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from classwise.core.compute.precision import Precision as Precision
     from classwise.core.errors import ClasswiseError as ClasswiseError
     from classwise.data.images import Images as Images
-    from classwise.data.loading import load_data as load_data
-    from classwise.data.loading import stream_data as stream_data
+    from classwise.data.sets.loading import load_data as load_data
+    from classwise.data.sets.loading import stream_data as stream_data
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
     from classwise.reporting import report as report
@@ -77,14 +77,14 @@ _PUBLIC = {
     "export": "classwise.reporting.exports",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "interpolate_weights": "classwise.training.posthoc.weight_interpolation",
-    "load_data": "classwise.data.loading",
+    "load_data": "classwise.data.sets.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
     "papers": "classwise.papers",
     "plan": "classwise.auditing.power_plan",
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
-    "stream_data": "classwise.data.loading",
+    "stream_data": "classwise.data.sets.loading",
     "sweep": "classwise.sweeps.run",
     "train": "classwise.training.train",
     "view": "classwise.reporting.viewer.build",

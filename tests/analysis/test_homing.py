@@ -19,7 +19,7 @@ from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data.images import Images
-from classwise.data.loading import load_data
+from classwise.data.sets.loading import load_data
 from classwise.stats.paired import paired_interval
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run

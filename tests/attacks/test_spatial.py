@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import AttackInputs
+from classwise.attacks.gradient.spatial import SpatialGrid, SpatialPGD, _sampled, transformed
 from classwise.attacks.losses import margin
-from classwise.attacks.spatial import SpatialGrid, SpatialPGD, _sampled, transformed
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError

@@ -15,7 +15,7 @@ from classwise.auditing.run.inputs import name_of, network_of, threat_for, train
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA
 from classwise.data.images import Images
-from classwise.data.loading import load_data
+from classwise.data.sets.loading import load_data
 from classwise.data.stream import Stream
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.weights import fingerprint

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import classwise as cw
-from classwise.attacks.spatial import transformed
+from classwise.attacks.gradient.spatial import transformed
 from classwise.auditing.run.suite import parse_attacks
 
 from .toys import images, model

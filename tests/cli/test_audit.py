@@ -18,7 +18,7 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.cli import console
-from classwise.data import loading
+from classwise.data.sets import loading
 from classwise.models import build_model, save_weights
 from classwise.testing import assert_robust
 

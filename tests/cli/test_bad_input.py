@@ -14,7 +14,7 @@ import pooch
 import pytest
 import torch
 
-from classwise.data import loading
+from classwise.data.sets import loading
 from classwise.models import build_model
 from tests.data import writers
 

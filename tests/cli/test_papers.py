@@ -179,8 +179,8 @@ def test_bad_input_is_one_line(classwise: Classwise, words: list[str], line: str
 def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which data, and where to put them."""
     monkeypatch.setenv("CLASSWISE_DATA", str(tmp_path / "nothing"))
-    monkeypatch.setattr("classwise.data.loading._fetch", _no_network)
-    monkeypatch.setattr("classwise.data.loading.data_directories", lambda root: [tmp_path / "nothing"])
+    monkeypatch.setattr("classwise.data.sets.loading._fetch", _no_network)
+    monkeypatch.setattr("classwise.data.sets.loading.data_directories", lambda root: [tmp_path / "nothing"])
     said = classwise("papers", "run", "kdd21/T1", "--scale", "reduced", "--store", tmp_path / "store")
     assert said.status == 2
     assert said.err.splitlines()[-1].startswith("classwise: cifar10 (train) is not in")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from classwise.data import loading
+from classwise.data.sets import loading
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "data"
 

@@ -16,8 +16,8 @@ import classwise as cw
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images, Stream, encoded, load_data, loading, stream_data
 from classwise.data.encoded import EncodedImages
-from classwise.data.loading import open_data
 from classwise.data.sets.imagenet import ImageNet
+from classwise.data.sets.loading import open_data
 
 from ..attacks.models import Small
 

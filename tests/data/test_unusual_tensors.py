@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images
-from classwise.data.formats.layout import looks_channels_last
+from classwise.data.layout import looks_channels_last
 from classwise.data.stream import Stream, as_data
 from classwise.threat.ball import Threat
 from tests.core.test_tensors import REFUSED, SAME

@@ -29,7 +29,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import replacing
 from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
-from classwise.data.loading import load_data
+from classwise.data.sets.loading import load_data
 from classwise.reporting.figures.heatmap import Confusion, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion

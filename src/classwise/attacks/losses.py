@@ -6,19 +6,24 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own name for it
 from torch import Tensor
 
+from classwise.attacks.engine.decisions import margin, runner_up
 from classwise.core.errors import warn_once
 
+__all__ = [
+    "cross_entropy",
+    "divergence",
+    "dlr",
+    "margin",
+    "negative_margin",
+    "nth_other",
+    "others_against_label",
+    "probability_margin",
+    "runner_up",
+    "targeted_dlr",
+    "towards",
+]
+
 _TINY = 1e-12
-
-
-def runner_up(logits: Tensor, y: Tensor) -> Tensor:
-    """The largest logit among the other classes, (N,)."""
-    return logits.scatter(1, y[:, None], -torch.inf).amax(1)
-
-
-def margin(logits: Tensor, y: Tensor) -> Tensor:
-    """The logit margin z_y - max_{k != y} z_k, (N,): negative where the prediction is wrong."""
-    return logits.gather(1, y[:, None]).squeeze(1) - runner_up(logits, y)
 
 
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:

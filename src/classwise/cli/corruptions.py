@@ -80,7 +80,7 @@ def corruptions(
     from classwise.core.compute.distributed import launched, local_device, process_group
     from classwise.data.corruptions.base import SEVERITIES
     from classwise.data.corruptions.corrupt import STANDARD
-    from classwise.data.loading import open_corrupted
+    from classwise.data.sets.loading import open_corrupted
 
     run = model.single_run(needed=data.data is None)
     ball = threat_of(threat, run) if attacks.suite else None

@@ -243,12 +243,12 @@ class DataSource(ImageSource):
         return cw.load_data(source, seed=seed, **options)
 
     def open(self, run: cw.Run | None, seed: int) -> cw.Images | Stream:
-        """As `load`, but many large images are decoded while they are used (`classwise.data.loading.open_data`).
+        """As `load`, but many large images are decoded while they are used (`classwise.data.sets.loading.open_data`).
 
         Raises:
             ClasswiseError: as `load`.
         """
-        from classwise.data.loading import open_corrupted, open_data
+        from classwise.data.sets.loading import open_corrupted, open_data
 
         source, options = self.source(run)
         if self.corruption is not None and self.severity is not None:

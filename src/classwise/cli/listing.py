@@ -81,7 +81,7 @@ def _list_data(json: bool) -> None:
 def _set_facts(cls: type[DataSet]) -> dict[str, Any]:
     """What the class of a data set states; its options with their meanings."""
     from classwise.cli import docstrings
-    from classwise.data.loading import options_of
+    from classwise.data.sets.loading import options_of
 
     stated = ("class_names", "superclass_names", "shape", "mean", "std", "threat", "augment", "splits", "sizes")
     meanings = docstrings.meanings(cls)

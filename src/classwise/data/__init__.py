@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from classwise.data.images import Batch as Batch
     from classwise.data.images import Column as Column
     from classwise.data.images import Images as Images
-    from classwise.data.loading import load_data as load_data
-    from classwise.data.loading import named_set as named_set
-    from classwise.data.loading import stream_data as stream_data
     from classwise.data.sets.base import DataSet as DataSet
+    from classwise.data.sets.loading import load_data as load_data
+    from classwise.data.sets.loading import named_set as named_set
+    from classwise.data.sets.loading import stream_data as stream_data
     from classwise.data.splits import load_split as load_split
     from classwise.data.splits import save_split as save_split
     from classwise.data.splits import stratified_split as stratified_split
@@ -65,14 +65,14 @@ _PUBLIC = {
     "coloured_background": "derived",
     "corrupt": "corruptions.corrupt",
     "crop_flip": "augment",
-    "load_data": "loading",
+    "load_data": "sets.loading",
     "load_split": "splits",
-    "named_set": "loading",
+    "named_set": "sets.loading",
     "only_classes": "derived",
     "save_split": "splits",
     "stratified_split": "splits",
     "stratified_subset": "splits",
-    "stream_data": "loading",
+    "stream_data": "sets.loading",
     "superclass_of": "derived",
     "white_background": "derived",
     "without_class": "derived",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.data.formats.image_files import Decoder, is_coloured, size_differs, size_of, stack
+from classwise.data.image_files import Decoder, is_coloured, size_differs, size_of, stack
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 

@@ -20,7 +20,7 @@ from classwise.core.settings import limits
 from classwise.core.settings.accepted import BY_CONTENT
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_name, checked_names, checked_text
-from classwise.data.formats.layout import CHANNELS_FIRST, looks_channels_last
+from classwise.data.layout import CHANNELS_FIRST, looks_channels_last
 from classwise.stats.counts import whole_numbers
 
 Rows = Tensor | slice

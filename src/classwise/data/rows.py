@@ -16,10 +16,10 @@ from classwise.core.compute.tensors import as_array, as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Count, configurable
 from classwise.core.settings.names import numbered_names
-from classwise.data.formats.image_files import Decoder, stack
-from classwise.data.formats.layout import channels_first
+from classwise.data.image_files import Decoder, stack
 from classwise.data.images import ONE_CLASS, as_pixels, several_labels
 from classwise.data.labels import Classes
+from classwise.data.layout import channels_first
 from classwise.stats.counts import whole_numbers
 
 IMAGES = ("image", "img", "images", "pixel_values", "x", "jpg", "jpeg", "png", "webp", "ppm")

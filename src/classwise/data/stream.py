@@ -19,9 +19,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import build
 from classwise.core.settings.names import checked_names, checked_text
-from classwise.data.formats.layout import channels_first
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
+from classwise.data.layout import channels_first
 from classwise.data.maite import MaiteItems, is_dataset
 from classwise.data.rows import Rows, class_names_of, label_array, label_column
 

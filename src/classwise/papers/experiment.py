@@ -19,7 +19,7 @@ from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.config import Spec, configurable, parse_spec
 from classwise.data.derived import only_classes
 from classwise.data.images import Images
-from classwise.data.loading import load_data
+from classwise.data.sets.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Measurement, Test
 from classwise.papers.scales import DEFAULT_SCALES, NAMES, Name, Scale, medium, on_data_set

@@ -13,10 +13,10 @@ from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.data.formats.folder import Folder, image_files, subfolders
-from classwise.data.formats.image_files import size_of
+from classwise.data.image_files import size_of
 from classwise.data.images import Images
-from classwise.data.loading import load_data
 from classwise.data.sets.imagenet import ImageNet
+from classwise.data.sets.loading import load_data
 from classwise.models import load_model
 from classwise.models.normalization import Normalized
 

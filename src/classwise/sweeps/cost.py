@@ -12,7 +12,7 @@ from classwise.core.compute.rates import Rates
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import Images
-from classwise.data.loading import open_data
+from classwise.data.sets.loading import open_data
 from classwise.models import build_model, load_model
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell

@@ -45,8 +45,9 @@ class Threat:
     - ``"Linf"``, ``"L2"`` and ``"L1"`` are balls of these norms.
     - ``"recolour"`` maps the values of each channel by a function, the same for all pixels of the image, that changes
       no value by more than the radius (`classwise.threat.recolouring`): a subset of the Linf ball.
-    - ``"spatial"`` rotates and translates (`classwise.attacks.spatial`): radius 1 allows 30 degrees either way, and
-      3/32 of the width and of the height, as in Engstrom et al. (ICML 2019); the limits are proportional to the radius.
+    - ``"spatial"`` rotates and translates (`classwise.attacks.gradient.spatial`): radius 1 allows 30 degrees either
+      way, and 3/32 of the width and of the height, as in Engstrom et al. (ICML 2019); the limits are proportional to
+      the radius.
       The images have no projection and no distance, so only the attacks ``spatial-grid`` and ``spatial-pgd`` apply.
 
     Args:

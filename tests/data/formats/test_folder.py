@@ -13,7 +13,7 @@ from PIL import Image, features
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.data.formats.image_files import Decoder
+from classwise.data.image_files import Decoder
 from tests.data.writers import write_parquet
 
 # Pillow before 13 reads an uncompressed TIFF of this mode as if it had four channels.

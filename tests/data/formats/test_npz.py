@@ -9,7 +9,7 @@ import torch
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
-from classwise.data.formats.layout import channels_first
+from classwise.data.layout import channels_first
 
 X = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 8), dtype=np.uint8)
 Y = np.array([0, 1, 2, 1, 0])

@@ -18,8 +18,8 @@ from hypothesis import given, settings, strategies
 from PIL import ExifTags, Image, ImageOps
 
 from classwise.data import load_data, stream_data
-from classwise.data.formats.image_files import Decoder, is_coloured, size_of
-from classwise.data.loading import open_data
+from classwise.data.image_files import Decoder, is_coloured, size_of
+from classwise.data.sets.loading import open_data
 from tests.data.formats.test_arrow import write as write_arrow
 from tests.data.test_encoded import write_tar
 from tests.data.writers import write_parquet

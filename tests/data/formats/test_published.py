@@ -12,7 +12,7 @@ from scipy.io import savemat
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, load_data
-from classwise.data.formats.image_files import Decoder
+from classwise.data.image_files import Decoder
 from classwise.data.sets import imagenet
 from tests.data.writers import png, write_parquet
 

@@ -14,9 +14,9 @@ from classwise.cli import docstrings
 from classwise.core.errors import ClasswiseError, DataNotFoundError
 from classwise.core.settings.config import make
 from classwise.data import AUGMENTATIONS, DATA, load_data, named_set
-from classwise.data.loading import options_of
 from classwise.data.sets.base import DataSet
 from classwise.data.sets.cifar import Cifar10, Cifar100
+from classwise.data.sets.loading import options_of
 from classwise.data.sets.mnist import FashionMnist, Mnist
 from classwise.papers import catalogue
 from classwise.threat.ball import Threat

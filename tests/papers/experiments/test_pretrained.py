@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from classwise.core.errors import ClasswiseError
-from classwise.data.loading import load_data
 from classwise.data.sets.imagenet import ImageNet
+from classwise.data.sets.loading import load_data
 from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.papers.runner import check_inputs, run

@@ -4,7 +4,7 @@ Modules: `passes` (model passes), `decisions` (whether an image is correct), `ro
 `starts` (starts of an image side by side), `queue` (full device batches) and `engine` (the `Engine` class).
 """
 
-from classwise.attacks.base import AttackInputs, State
+from classwise.attacks.engine.attack import AttackInputs, State
 from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.engine import Engine
 from classwise.attacks.engine.passes import (

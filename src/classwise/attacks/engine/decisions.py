@@ -13,6 +13,16 @@ from torch.nn import functional
 from classwise.models.logits import are_valid, predicts
 
 
+def runner_up(logits: Tensor, y: Tensor) -> Tensor:
+    """The largest logit among the other classes, (N,)."""
+    return logits.scatter(1, y[:, None], -torch.inf).amax(1)
+
+
+def margin(logits: Tensor, y: Tensor) -> Tensor:
+    """The logit margin z_y - max_{k != y} z_k, (N,): negative where the prediction is wrong."""
+    return logits.gather(1, y[:, None]).squeeze(1) - runner_up(logits, y)
+
+
 class Decision(NamedTuple):
     """Verdicts of one or several passes on images.
 

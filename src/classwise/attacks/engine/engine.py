@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from classwise.attacks.base import Attack
+from classwise.attacks.engine.attack import Attack
 from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes

@@ -15,7 +15,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack, AttackInputs, State
+from classwise.attacks.engine.attack import Attack, AttackInputs, State
+from classwise.attacks.engine.decisions import margin as logit_margin
 from classwise.attacks.engine.graphed import Comparison, GraphedSteps, GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
@@ -33,7 +34,6 @@ from classwise.attacks.engine.rows import (
     unprefixed,
 )
 from classwise.attacks.engine.starts import Starts, better
-from classwise.attacks.losses import margin as logit_margin
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu, to_device
 from classwise.models.logits import raised

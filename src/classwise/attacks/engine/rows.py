@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import AttackInputs, State
+from classwise.attacks.engine.attack import AttackInputs, State
 from classwise.core.compute.transfers import to_device
 
 Columns = dict[str, Tensor]

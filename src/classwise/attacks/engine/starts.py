@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from classwise.attacks.base import Attack
+from classwise.attacks.engine.attack import Attack
 from classwise.attacks.engine.rows import Columns, choose, join, take
 
 _OUTCOME = ("best_x", "best_logits", "best_prediction", "best_repeats", "best_margin", "best_iteration")

@@ -23,7 +23,7 @@ from classwise.core.settings.arguments import checked
 from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.corruptions.corrupt import STANDARD
 from classwise.data.images import Images
-from classwise.data.loading import open_corrupted
+from classwise.data.sets.loading import open_corrupted
 from classwise.threat.ball import ThreatLike
 
 OVERALL, MEAN = "overall", "mean"

@@ -28,7 +28,7 @@ from classwise.core.files.storage import ResultFolder
 from classwise.core.progress.listener import Progress
 from classwise.core.progress.record import recorded
 from classwise.data.images import Batch
-from classwise.data.loading import named_set
+from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare, device_of
 

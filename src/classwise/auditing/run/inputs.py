@@ -21,9 +21,9 @@ from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.settings.user_code import raised_within
-from classwise.data.formats.layout import CHANNELS_FIRST
 from classwise.data.images import Batch, Column, Images
-from classwise.data.loading import named_set
+from classwise.data.layout import CHANNELS_FIRST
+from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare
 from classwise.models.functions import FunctionModel

@@ -13,8 +13,8 @@ from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.formats.base import Format, check_regular, visible
-from classwise.data.formats.layout import channels_first
 from classwise.data.images import Column, Images
+from classwise.data.layout import channels_first
 
 _LABELS = "labels.npy"
 

@@ -15,9 +15,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, split_of_file
-from classwise.data.formats.layout import channels_first
 from classwise.data.images import Images
 from classwise.data.labels import Classes, encode_labels, log_empty_classes
+from classwise.data.layout import channels_first
 
 _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")

@@ -17,7 +17,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import Count, configurable
 from classwise.data.formats.base import Format
-from classwise.data.formats.image_files import Decoder, stack
+from classwise.data.image_files import Decoder, stack
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels
 from classwise.data.labels import Classes, encode_labels, log_empty_classes
 

@@ -11,7 +11,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, read_text
 from classwise.data.formats.folder import image_files, subfolders
-from classwise.data.formats.image_files import Decoder, stack
+from classwise.data.image_files import Decoder, stack
 from classwise.data.images import Images
 
 _ANNOTATIONS = "val_annotations.txt"

@@ -11,9 +11,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.formats.cifar_c import read_array
-from classwise.data.formats.layout import channels_first
 from classwise.data.formats.npz import Npz
 from classwise.data.images import Images
+from classwise.data.layout import channels_first
 from classwise.data.sets.cifar import Cifar10
 
 

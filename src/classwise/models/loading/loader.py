@@ -22,7 +22,7 @@ from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count
 from classwise.core.settings.registry import described
 from classwise.data.images import Images
-from classwise.data.loading import named_set
+from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import Classifier, bare, device_of
 from classwise.models.loading.builder import build, options_for_size

@@ -18,8 +18,8 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
-from classwise.data.loading import open_data
 from classwise.data.sets import DATA
+from classwise.data.sets.loading import open_data
 from classwise.data.stream import Stream
 from classwise.reporting import formatting
 from classwise.stats.counts import IntArray

@@ -14,8 +14,8 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import DATA, FORMATS, Images, load_data, named_set
-from classwise.data.loading import data_directories
 from classwise.data.sets.base import DataSet, Remote
+from classwise.data.sets.loading import data_directories
 from tests.data.writers import write_cifar10, write_mnist
 
 

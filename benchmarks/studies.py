@@ -23,7 +23,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.files.csv_files import write_csv
-from classwise.reporting.comparison_tables import accuracy_points
+from classwise.reporting.facts.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

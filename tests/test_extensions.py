@@ -159,8 +159,8 @@ from classwise.auditing.criteria.thresholds import Threshold
 from classwise.cli import main
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import IncompleteError
-from classwise.reporting.condition_text import result_text
-from classwise.reporting.exports import export
+from classwise.reporting.facts.condition_text import result_text
+from classwise.reporting.exports.export import export
 from classwise.training import OBJECTIVES, SCHEDULES
 from tools import reference
 

@@ -18,7 +18,7 @@ from benchmarks.coverage.base import Regime, simulated
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.comparison_sentences import ComparisonFacts
+from classwise.reporting.facts.comparison_sentences import ComparisonFacts
 from classwise.stats.counts import BoolArray, ClassCounts
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 from classwise.stats.seeds import mean_over_seeds, worst_over_seeds

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from classwise.core.hooks import hooks
 from classwise.core.version import __version__
+from classwise.reporting.text.display import define_displays
 
 if TYPE_CHECKING:
     from classwise import papers as papers
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from classwise.reporting.board.board import board as board
     from classwise.reporting.board.result import Board as Board
     from classwise.reporting.evidence.build import evidence as evidence
-    from classwise.reporting.exports import export as export
+    from classwise.reporting.exports.export import export as export
     from classwise.reporting.viewer.build import view as view
     from classwise.stats import metrics as metrics
     from classwise.sweeps.run import sweep as sweep
@@ -74,7 +74,7 @@ _PUBLIC = {
     "board": "classwise.reporting.board.board",
     "compare": "classwise.auditing.compare.compare",
     "evidence": "classwise.reporting.evidence.build",
-    "export": "classwise.reporting.exports",
+    "export": "classwise.reporting.exports.export",
     "find_worst_class": "classwise.auditing.worst_class.search",
     "interpolate_weights": "classwise.training.posthoc.weight_interpolation",
     "load_data": "classwise.data.sets.loading",
@@ -108,16 +108,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_PUBLIC])
 
 
-def _text(result: Any) -> str:
-    from classwise.reporting.text.result import text
-
-    return text(result)
-
-
-def _html(result: Any) -> str:
-    from classwise.reporting.notebook import html
-
-    return html(result)
-
-
-hooks.update(text=_text, html=_html)
+define_displays()

@@ -23,7 +23,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
-from classwise.reporting.provenance import settings_of
+from classwise.reporting.facts.provenance import settings_of
 from classwise.stats.metrics import confidence_variance
 from tests.auditing import toys
 from tests.auditing.listening import Listener

@@ -20,7 +20,7 @@ from classwise.auditing.run.suite import CROSS_ENTROPY, parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.settings.config import describe, make
 from classwise.reporting.board.board import board
-from classwise.reporting.comparison_tables import measure_table
+from classwise.reporting.facts.comparison_tables import measure_table
 from classwise.stats.counts import PairedCounts
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 from classwise.stats.paired import class_differences, difference_of_minima

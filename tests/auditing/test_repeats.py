@@ -29,8 +29,8 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.data.images import Images
 from classwise.reporting import report
-from classwise.reporting.exports import export
-from classwise.reporting.robustbench import robustbench
+from classwise.reporting.exports.export import export
+from classwise.reporting.exports.robustbench import robustbench
 from tests.auditing import toys
 
 EPSILON = 0.02

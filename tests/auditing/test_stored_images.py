@@ -25,7 +25,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images, to_unit
 from classwise.data.stream import Stream
 from classwise.reporting import report
-from classwise.reporting.robustbench import robustbench
+from classwise.reporting.exports.robustbench import robustbench
 from classwise.threat.ball import Threat
 from tests.auditing import toys
 

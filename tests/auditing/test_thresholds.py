@@ -17,7 +17,7 @@ from classwise.auditing.criteria.thresholds import COMPARISONS, Condition, Thres
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.builds import checks_of
+from classwise.reporting.exports.builds import checks_of
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.rational import as_rational, rational_text

@@ -30,7 +30,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.progress.listener import NullProgress
 from classwise.data.images import Images
 from classwise.reporting import export, report
-from classwise.reporting.robustbench import robustbench
+from classwise.reporting.exports.robustbench import robustbench
 from classwise.stats.two_phase import UNKNOWN
 from classwise.threat.ball import Threat
 

@@ -12,7 +12,7 @@ from classwise.attacks import suites
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
-from classwise.reporting import robustbench
+from classwise.reporting.exports import robustbench
 
 from .conftest import Classwise
 

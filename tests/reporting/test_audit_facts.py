@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from classwise.auditing.run.result import Audit
-from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.audit_tables import (
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_tables import (
     CUMULATIVE_NOTE,
     attack_frame,
     attack_table,
@@ -24,8 +24,8 @@ from classwise.reporting.audit_tables import (
     class_table,
     own_intervals_note,
 )
+from classwise.reporting.facts.sentences import AuditFacts
 from classwise.reporting.pages.audit import _bars, _confusions, _key_metrics
-from classwise.reporting.sentences import AuditFacts
 from classwise.reporting.svg import Drawing, Group
 from classwise.reporting.text.audit import worst_line
 from classwise.stats.metrics.lowest import minimum

@@ -5,10 +5,10 @@ import pytest
 
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting import sentences
-from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
-from classwise.reporting.provenance import settings_of, spec_text
+from classwise.reporting.facts import sentences
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.facts.provenance import settings_of, spec_text
 from classwise.stats.intervals import lowest_interval
 
 from .conftest import SUPERCLASSES, MakeAudit

@@ -22,7 +22,7 @@ from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.board import sources
 from classwise.reporting.board.entries import Conditions
-from classwise.reporting.robustbench import write_robustbench
+from classwise.reporting.exports.robustbench import write_robustbench
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 

@@ -11,7 +11,7 @@ from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.builds import Check, checks_of, write_junit, write_sarif
+from classwise.reporting.exports.builds import Check, checks_of, write_junit, write_sarif
 
 REQUIRED = {
     "log": {"version", "runs"},

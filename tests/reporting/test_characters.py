@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from classwise.auditing.compare.compare import compare
 from classwise.reporting import characters as module
 from classwise.reporting import export, report
-from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.characters import FONT, figure_fonts, figure_lacks, latex_lacks, notice
 from classwise.reporting.escape import latex_text, visible
-from classwise.reporting.exports import FORMATS, write_files
+from classwise.reporting.exports.export import FORMATS, write_files
+from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.svg import Drawing, Label
 from classwise.reporting.tables import Cell, Row, Table
 

@@ -18,8 +18,8 @@ from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_no
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
-from classwise.reporting.comparison_sentences import ComparisonFacts, PairFacts
-from classwise.reporting.comparison_tables import (
+from classwise.reporting.facts.comparison_sentences import ComparisonFacts, PairFacts
+from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
     class_table,

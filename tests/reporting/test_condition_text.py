@@ -16,9 +16,9 @@ from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.audit import _conclude
-from classwise.reporting.builds import checks_of, write_junit, write_sarif
-from classwise.reporting.condition_size import size_before
-from classwise.reporting.condition_text import change_text, result_text
+from classwise.reporting.exports.builds import checks_of, write_junit, write_sarif
+from classwise.reporting.facts.condition_size import size_before
+from classwise.reporting.facts.condition_text import change_text, result_text
 from classwise.testing.robustness import _message
 
 

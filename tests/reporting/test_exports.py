@@ -8,7 +8,7 @@ import pytest
 from classwise.auditing.compare.compare import compare
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export
-from classwise.reporting.exports import file_name
+from classwise.reporting.exports.export import file_name
 
 from .conftest import SUPERCLASSES, MakeAudit
 

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from classwise.reporting.examples import Triple, triples
+from classwise.reporting.facts.examples import Triple, triples
 from classwise.reporting.image_data import SIDE, data_uri
 
 

@@ -23,10 +23,10 @@ from classwise.auditing.run.result import Audit
 from classwise.cli.compare import comparison_facts
 from classwise.cli.console import show_result
 from classwise.cli.tables import audit_facts
-from classwise.reporting.builds import checks_of, write_junit
-from classwise.reporting.exports import export
+from classwise.reporting.exports.builds import checks_of, write_junit
+from classwise.reporting.exports.export import export
 from classwise.reporting.figures.radii import radius_curves
-from classwise.reporting.notebook import html
+from classwise.reporting.pages.notebook import html
 from classwise.reporting.svg import Label, Line
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, lowest_interval

@@ -15,7 +15,7 @@ from classwise.auditing.run.result import Audit
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
-from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.text.audit import worst_line
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
@@ -73,7 +73,7 @@ def test_the_figures_of_a_sparse_matrix_are_those_of_a_dense_one(monkeypatch: py
     for more in ({}, {"superclasses": groups, "superclass_names": ("a", "b", "c", "d", "e")}):
         audit = Audit(outcomes(40, 800, **more))
         dense = AuditSummary.of(audit).confusions["all"]
-        for module in ("classwise.reporting.audit_summary", "classwise.auditing.outcomes.table"):
+        for module in ("classwise.reporting.facts.audit_summary", "classwise.auditing.outcomes.table"):
             monkeypatch.setattr(f"{module}.MOST_DENSE", 10)
         sparse = AuditSummary.of(audit).confusions["all"]
         monkeypatch.undo()

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
+from classwise.reporting.facts.training_curves import curves_of
 from classwise.reporting.pages.curve import CurveFacts, radius_table
 from classwise.reporting.text.layout import joined
 from classwise.reporting.text.result import worst_class_parts
-from classwise.reporting.training_curves import curves_of
 from classwise.stats.best_arm import WorstClassVerdict
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

@@ -14,7 +14,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.reporting import report
-from classwise.reporting.examples import MAX_EXAMPLES
+from classwise.reporting.facts.examples import MAX_EXAMPLES
 from classwise.reporting.pages.audit import MAX_BYTES
 
 from .conftest import SUPERCLASSES, MakeAudit

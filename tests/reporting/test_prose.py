@@ -23,8 +23,8 @@ from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting, report
-from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.sentences import AuditFacts, confusion_sentences, lead, uncertainty
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.sentences import AuditFacts, confusion_sentences, lead, uncertainty
 from classwise.reporting.text.layout import TextTable
 from classwise.reporting.text.result import Result, parts_of, text
 from classwise.stats.intervals import Estimate

@@ -11,7 +11,7 @@ from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.robustbench import CLASSES, robustbench, write_robustbench
+from classwise.reporting.exports.robustbench import CLASSES, robustbench, write_robustbench
 
 from .conftest import MakeAudit
 

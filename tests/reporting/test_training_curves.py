@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from classwise.reporting import export, report
-from classwise.reporting.training_curves import curves_of
+from classwise.reporting.facts.training_curves import curves_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import lowest_interval
 from classwise.training.folder import Run

@@ -15,8 +15,8 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.console import show_result
+from classwise.reporting.facts.untested import crossing_figures, crossing_reason
 from classwise.reporting.pages.comparison import _untested
-from classwise.reporting.untested import crossing_figures, crossing_reason
 
 from .random_audits import CLASSES
 from .random_comparisons import Compared, is_span, near

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.condition_text import result_text
+from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust, robustness

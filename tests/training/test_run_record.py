@@ -13,7 +13,7 @@ from classwise.auditing.run.audit import audit
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.command_line import recorded
 from classwise.data import load_data
-from classwise.reporting.provenance import settings_of
+from classwise.reporting.facts.provenance import settings_of
 from classwise.training.train import train
 from tests.auditing.test_audit_folders import AUDIT, contents
 from tests.training.test_trainer import SMALL

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from classwise.auditing.compare.compare import Compared, compare
 from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.run.suite import Attacks
-from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Count, Seed

@@ -309,7 +309,7 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
         IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
         typer.Exit: with 1 if a condition is true.
     """
-    from classwise.reporting.condition_text import result_text
+    from classwise.reporting.facts.condition_text import result_text
 
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
@@ -390,7 +390,7 @@ def _decidable(
         images: the images; None if conditions are on groups of them.
     """
     from classwise.auditing.criteria import policy as policies
-    from classwise.reporting.condition_size import size_before
+    from classwise.reporting.facts.condition_size import size_before
 
     if not isinstance(images, cw.Images):
         return {}

@@ -78,8 +78,8 @@ class BuildOptions:
         """
         if self.junit is None and self.sarif is None:
             return
-        from classwise.reporting.builds import checks_of, write_junit, write_sarif
-        from classwise.reporting.sentences import objective_caveat
+        from classwise.reporting.exports.builds import checks_of, write_junit, write_sarif
+        from classwise.reporting.facts.sentences import objective_caveat
 
         checks, caveat = checks_of(result, thresholds), objective_caveat(result.outcomes.meta)
         if self.junit is not None:

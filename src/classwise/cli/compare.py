@@ -166,7 +166,7 @@ def _lines(
     holds: bool,
 ) -> list[str]:
     """The conditions that are true, or those that are not, with the method and its change."""
-    from classwise.reporting.condition_text import change_text
+    from classwise.reporting.facts.condition_text import change_text
 
     return [
         f"{text} ({name}: {change_text(comparison, name, thresholds[text])})"

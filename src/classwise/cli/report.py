@@ -119,7 +119,7 @@ def report(
     place = None if exported.export is None else new_folder(exported.files or page.parent / "files")
     written, left = list[Path](), list[str]()
     if target is not None:  # before the page, so that a refusal leaves nothing
-        from classwise.reporting.robustbench import write_robustbench
+        from classwise.reporting.exports.robustbench import write_robustbench
 
         block = write_robustbench(audit, target, facts)["classwise"]
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]

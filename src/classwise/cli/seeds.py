@@ -52,7 +52,7 @@ def audit_all_seeds(
         typer.Exit: with 1 if a condition holds for any seed.
     """
     from classwise.core.compute.distributed import process_group
-    from classwise.reporting.condition_text import result_text
+    from classwise.reporting.facts.condition_text import result_text
 
     folder = runs[0].path.parent
     with process_group() as processes:
@@ -94,7 +94,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
-    from classwise.reporting.sentences import caveats
+    from classwise.reporting.facts.sentences import caveats
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
     if not audits:

@@ -11,9 +11,9 @@ from classwise.reporting import formatting
 
 def audit_facts(result: cw.Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
-    from classwise.reporting.incomplete import report_of
-    from classwise.reporting.repeats import repeats_facts
-    from classwise.reporting.sentences import caveats
+    from classwise.reporting.facts.incomplete import report_of
+    from classwise.reporting.facts.repeats import repeats_facts
+    from classwise.reporting.facts.sentences import caveats
 
     worst = None
     if result.complete:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from classwise.reporting.exports import export as export
+    from classwise.reporting.exports.export import export as export
+    from classwise.reporting.exports.robustbench import write_robustbench as write_robustbench
     from classwise.reporting.pages.report import report as report
-    from classwise.reporting.robustbench import write_robustbench as write_robustbench
 
 _PUBLIC = {
-    "export": "classwise.reporting.exports",
+    "export": "classwise.reporting.exports.export",
     "report": "classwise.reporting.pages.report",
-    "write_robustbench": "classwise.reporting.robustbench",
+    "write_robustbench": "classwise.reporting.exports.robustbench",
 }
 
 __all__ = list(_PUBLIC)  # the keys are strings

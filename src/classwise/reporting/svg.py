@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from classwise.core.files.storage import replacing, write_text
 from classwise.reporting.characters import figure_fonts
 from classwise.reporting.escape import markup_text, visible
+from classwise.reporting.links import images_link
 from classwise.reporting.palette import PALETTE, STYLES, style_rules, variables
-from classwise.reporting.viewer.links import images_link
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from classwise.auditing.run.result import Audit
 
 if TYPE_CHECKING:
-    from classwise.reporting.training_curves import Curves
     from classwise.training.folder import Run
 
 
@@ -21,13 +20,3 @@ def run_of(audit: Audit) -> Run | None:
     from classwise.training.folder import Run
 
     return Run.open(folder)
-
-
-def curves_of_audit(audit: Audit, run: Run | None = None) -> Curves | None:
-    """Training curves of ``run``, default: the run whose folder contains the audit; None without an epoch."""
-    source = run or run_of(audit)
-    if source is None:
-        return None
-    from classwise.reporting.training_curves import curves_of
-
-    return curves_of(source)

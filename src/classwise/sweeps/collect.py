@@ -17,12 +17,12 @@ from classwise.core.errors import IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
 from classwise.reporting import formatting, report
-from classwise.reporting.comparison_tables import measure_dots, measure_table
-from classwise.reporting.exports import file_name, write_files
+from classwise.reporting.exports.export import file_name, write_files
+from classwise.reporting.facts.comparison_tables import measure_dots, measure_table
+from classwise.reporting.links import viewer_link
 from classwise.reporting.tables import Cell as TableCell
 from classwise.reporting.tables import Row, Table
 from classwise.reporting.templating import both_widths, render
-from classwise.reporting.viewer.links import viewer_link
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.status import cell_status, counts_text, sweep_status
 

@@ -18,7 +18,7 @@ from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
 from classwise.data.stream import as_data
-from classwise.reporting.condition_text import result_text
+from classwise.reporting.facts.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder

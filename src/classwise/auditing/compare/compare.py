@@ -12,9 +12,9 @@ import pandas as pd
 from classwise.auditing.compare.comparability import CROSSED, radius_of, seed_notes, value_of
 from classwise.auditing.compare.comparison import Comparison, check_methods, population
 from classwise.auditing.compare.sources import Source, by_method, read_all
+from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.core.display import TextDisplay
 from classwise.core.errors import ClasswiseError, printable, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.names import fresh_name

@@ -14,10 +14,10 @@ import pandas as pd
 
 from classwise.auditing.compare.comparability import Named, check_alike, check_runs, members_of, seed_notes, unstated
 from classwise.auditing.compare.sources import distillation_notes, teacher_of
+from classwise.auditing.outcomes.display import RichDisplay
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
-from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.stats import metrics

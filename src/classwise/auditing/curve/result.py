@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from classwise.auditing.outcomes.display import RichDisplay
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
-from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
 from classwise.core.files.storage import ResultFolder
 from classwise.core.settings.arguments import Level, checked

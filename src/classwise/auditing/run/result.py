@@ -15,6 +15,7 @@ import pandas as pd
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.display import RichDisplay
 from classwise.auditing.outcomes.grouped_metric import GroupedMetric
 from classwise.auditing.outcomes.table import ALL, CLEAN, UNION, Outcomes
 from classwise.auditing.run.audit_folder import (
@@ -26,7 +27,6 @@ from classwise.auditing.run.audit_folder import (
     write_trace,
 )
 from classwise.auditing.run.estimators import BoundsEstimator, CompleteEstimator, Estimator
-from classwise.core.display import RichDisplay
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.files.storage import ResultFolder
 from classwise.core.settings.arguments import Level, checked

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.core.display import TextDisplay
 from classwise.core.errors import printable
 from classwise.core.settings.arguments import checked
 from classwise.stats.best_arm import WorstClassVerdict

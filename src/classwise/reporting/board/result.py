@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.core.display import RichDisplay
+from classwise.auditing.outcomes.display import RichDisplay
 from classwise.core.files.csv_files import csv_text
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import write_text

@@ -145,7 +145,7 @@ def _built(kind: type[T], values: Mapping[str, Any], where: str) -> T:
 
 
 def _in_robustbench(content: Mapping[str, Any], path: Path) -> Candidate:
-    """The entry of a file that `classwise.reporting.robustbench` wrote."""
+    """The entry of a file that `classwise.reporting.exports.robustbench` wrote."""
     block, where = content["classwise"], f"{path}: classwise"
     classes, settings, hashes = (_mapping(block, key, where) for key in ("classes", "settings", "hashes"))
     if "threat" not in settings:

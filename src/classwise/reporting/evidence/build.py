@@ -22,9 +22,9 @@ from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import read_json, write_bytes, write_text
 from classwise.core.settings.arguments import checked
 from classwise.core.version import __version__
-from classwise.reporting.builds import Status
 from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts
 from classwise.reporting.evidence.page import evidence_page
+from classwise.reporting.exports.builds import Status
 
 PAGE, FACTS, POLICY, MANIFEST = "evidence.html", "evidence.json", "policy.yaml", "manifest.json"
 """The files of an evidence report."""

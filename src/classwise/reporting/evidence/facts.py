@@ -28,11 +28,11 @@ from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.version import __version__
-from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.builds import Status, check_of
-from classwise.reporting.condition_text import measured
-from classwise.reporting.provenance import settings_of, spec_text
-from classwise.reporting.sentences import caveats
+from classwise.reporting.exports.builds import Status, check_of
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.condition_text import measured
+from classwise.reporting.facts.provenance import settings_of, spec_text
+from classwise.reporting.facts.sentences import caveats
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.reporting import formatting, sentences
-from classwise.reporting.audit_summary import MAX_BARS, AuditSummary
-from classwise.reporting.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
-from classwise.reporting.examples import example_images
-from classwise.reporting.incomplete import report_of
-from classwise.reporting.provenance import settings_of
-from classwise.reporting.repeats import repeats_table
+from classwise.reporting import formatting
+from classwise.reporting.facts import sentences
+from classwise.reporting.facts.audit_summary import MAX_BARS, AuditSummary
+from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
+from classwise.reporting.facts.examples import example_images
+from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.provenance import settings_of
+from classwise.reporting.facts.repeats import repeats_table
+from classwise.reporting.facts.training_curves import Curves, curves_of_audit
+from classwise.reporting.links import viewer_link
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, both_widths, markup, render
-from classwise.reporting.training_run import curves_of_audit
-from classwise.reporting.viewer.links import viewer_link
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.metrics.discrepancy import mcd_estimate
@@ -27,7 +28,6 @@ from classwise.stats.metrics.lowest import best_estimate, worst20_estimate
 from classwise.stats.metrics.variance import cv_estimate
 
 if TYPE_CHECKING:
-    from classwise.reporting.training_curves import Curves
     from classwise.training.folder import Run
 
 MAX_BYTES = 500_000

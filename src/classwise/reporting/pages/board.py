@@ -13,12 +13,12 @@ from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
-from classwise.reporting.comparison_tables import selected_phrase
+from classwise.reporting.facts.comparison_tables import selected_phrase
+from classwise.reporting.facts.provenance import EARLY_STOP, GRID, spec_text
 from classwise.reporting.figures.dots import Value, dot_rows
-from classwise.reporting.provenance import EARLY_STOP, GRID, spec_text
+from classwise.reporting.links import viewer_link
 from classwise.reporting.svg import Drawing
 from classwise.reporting.templating import both_widths, render
-from classwise.reporting.viewer.links import viewer_link
 from classwise.stats import Unit
 from classwise.stats.registry import Metric
 

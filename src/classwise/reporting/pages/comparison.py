@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.reporting import formatting
-from classwise.reporting.comparison_sentences import (
+from classwise.reporting.facts.comparison_sentences import (
     ComparisonFacts,
     PairFacts,
     headline,
     method_sentences,
     pair_sentences,
 )
-from classwise.reporting.comparison_tables import (
+from classwise.reporting.facts.comparison_tables import (
     MAX_METHODS,
     accuracy_points,
     class_dots,
@@ -25,10 +25,10 @@ from classwise.reporting.comparison_tables import (
     measure_table,
     pair_table,
 )
-from classwise.reporting.provenance import settings_of
+from classwise.reporting.facts.provenance import settings_of
+from classwise.reporting.facts.training_curves import curves_of_audit
+from classwise.reporting.facts.untested import bounds_context, crossing_context
 from classwise.reporting.templating import both_widths, markup, render
-from classwise.reporting.training_run import curves_of_audit
-from classwise.reporting.untested import bounds_context, crossing_context
 
 if TYPE_CHECKING:
     from classwise.auditing.run.result import Audit

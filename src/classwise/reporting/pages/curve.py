@@ -11,9 +11,9 @@ import pandas as pd
 
 from classwise.auditing.curve.result import Curve
 from classwise.reporting import formatting
+from classwise.reporting.facts.provenance import search_settings
+from classwise.reporting.facts.sentences import Headline
 from classwise.reporting.figures.radii import radius_curves, radius_unit
-from classwise.reporting.provenance import search_settings
-from classwise.reporting.sentences import Headline
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths, render
 from classwise.stats.counts import BoolArray, FloatArray

@@ -6,9 +6,9 @@ from typing import Any
 
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
+from classwise.reporting.facts.provenance import search_settings
+from classwise.reporting.facts.sentences import Headline, objective_caveat
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
-from classwise.reporting.provenance import search_settings
-from classwise.reporting.sentences import Headline, objective_caveat
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths, render

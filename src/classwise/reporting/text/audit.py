@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.reporting import formatting, sentences
-from classwise.reporting.audit_summary import AuditSummary, heading
-from classwise.reporting.audit_tables import CUMULATIVE_NOTE
+from classwise.reporting import formatting
+from classwise.reporting.facts import sentences
+from classwise.reporting.facts.audit_summary import AuditSummary, heading
+from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE
+from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.repeats import repeats_note, repeats_table
 from classwise.reporting.formatting import bare_percent, bracketed
-from classwise.reporting.incomplete import report_of
-from classwise.reporting.repeats import repeats_note, repeats_table
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.stats.registry import arranged
 
@@ -25,7 +26,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     For an incomplete audit, bounds per class and attack and the numbers of judged images; of a sample, estimates.
     """
     if not result.complete:
-        yield from report_of(result).text()
+        yield from _incomplete(result)
         yield from _warnings(result)
         return
     table = result.by_class
@@ -59,6 +60,17 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     if meta.repeats > 1:
         yield from _probabilities(result)
     yield from _warnings(result)
+
+
+def _incomplete(result: Audit) -> Iterator[str | TextTable]:
+    """The tables and the lines of the text of an incomplete audit."""
+    report, meta = report_of(result), result.outcomes.meta
+    for number, table in enumerate(report.tables()):
+        title = f"{meta.model or result.name}, {report.state}under {meta.threat}: {table.caption}"
+        optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
+        yield TextTable(table.heads, spanned_rows(table, report.brackets), title, optional)
+        yield ""
+    yield from report.lines()
 
 
 def _probabilities(result: Audit) -> Iterator[str | TextTable]:

@@ -9,11 +9,11 @@ from typing import Any
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
-from classwise.reporting.comparison_sentences import PairFacts
-from classwise.reporting.comparison_tables import selected_phrase
+from classwise.reporting.facts.comparison_sentences import PairFacts
+from classwise.reporting.facts.comparison_tables import selected_phrase
+from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
-from classwise.reporting.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.stats.registry import Metric, arranged
 
 

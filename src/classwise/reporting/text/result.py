@@ -15,11 +15,11 @@ from classwise.core.progress.display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
-from classwise.reporting.comparison_tables import selected_phrase
+from classwise.reporting.facts.comparison_tables import selected_phrase
+from classwise.reporting.facts.sentences import objective_caveat
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.pages.power_plan import plan_table, shown_points
-from classwise.reporting.sentences import objective_caveat
 from classwise.reporting.text.audit import audit_parts
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable, in_unit, joined, spanned_rows

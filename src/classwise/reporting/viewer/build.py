@@ -19,11 +19,11 @@ from classwise.core.settings.accepted import BY_CONTENT
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_names, fresh_name
 from classwise.reporting import formatting
+from classwise.reporting.links import FOLDER, PAGE
 from classwise.reporting.pages.report import report
 from classwise.reporting.templating import render, style
 from classwise.reporting.viewer import sprites
 from classwise.reporting.viewer.data import FINDINGS, shown_images, viewer_data
-from classwise.reporting.viewer.links import FOLDER, PAGE
 
 DATA, IMAGES = "data.js", "images"
 """The data of a viewer, and the folder of its sheets."""

@@ -15,9 +15,10 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import ALL, NO_PREDICTION, UNION, Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.rng import CounterRNG
-from classwise.reporting import formatting, sentences
-from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting import formatting
 from classwise.reporting.escape import visible
+from classwise.reporting.facts import sentences
+from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.stats.counts import IntArray
 
 MAX_IMAGES = 20_000

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.figures.curves import MAX_POINTS, class_curves, class_table
 from classwise.reporting.svg import Drawing
+from classwise.reporting.training_run import run_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, lowest_interval
 from classwise.stats.metrics import worst_class
-from classwise.training.folder import Run, Which
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run, Which
 
 PANELS: Sequence[tuple[str, str, str]] = (
     ("valid", "robust", "Robust accuracy, validation, %"),
@@ -42,6 +46,12 @@ class Curves(NamedTuple):
     drawings: Mapping[str, Drawing]
     sentences: Sequence[str]
     caption: str
+
+
+def curves_of_audit(audit: Audit, run: Run | None = None) -> Curves | None:
+    """Training curves of ``run``, default: the run whose folder contains the audit; None without an epoch."""
+    source = run or run_of(audit)
+    return None if source is None else curves_of(source)
 
 
 def curves_of(run: Run) -> Curves | None:

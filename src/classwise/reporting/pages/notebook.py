@@ -8,18 +8,18 @@ from pathlib import Path
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
-from classwise.reporting.audit_summary import AuditSummary
 from classwise.reporting.board.result import Board
-from classwise.reporting.comparison_tables import class_dots
 from classwise.reporting.escape import markup_text
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.comparison_tables import class_dots
+from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.sentences import AuditFacts, headline
+from classwise.reporting.facts.untested import bounds_reason
 from classwise.reporting.figures.radii import radius_curves
-from classwise.reporting.incomplete import report_of
+from classwise.reporting.links import viewer_link
 from classwise.reporting.pages.board import board_dots
 from classwise.reporting.pages.curve import CurveFacts, curve_headline
-from classwise.reporting.sentences import AuditFacts, headline
 from classwise.reporting.svg import Drawing
-from classwise.reporting.untested import bounds_reason
-from classwise.reporting.viewer.links import viewer_link
 
 Result = Audit | Board | Comparison | Curve
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.reporting import formatting
-from classwise.reporting.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
-from classwise.reporting.sentences import Headline
+from classwise.reporting.facts.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
+from classwise.reporting.facts.sentences import Headline
 from classwise.stats.intervals import Estimate
 from classwise.stats.power import MOST_PLANNED, images_to_exclude, runs_to_exclude
 

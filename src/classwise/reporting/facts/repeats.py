@@ -7,7 +7,7 @@ from typing import Any
 from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
-from classwise.reporting.audit_summary import heading
+from classwise.reporting.facts.audit_summary import heading
 from classwise.reporting.tables import Cell, Row, Table
 
 

@@ -12,7 +12,7 @@ from classwise.auditing.outcomes.artifacts import EXAMPLES
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
-from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.image_data import data_uri
 
 MAX_EXAMPLES = 8

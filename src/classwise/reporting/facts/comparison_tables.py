@@ -13,7 +13,7 @@ import pandas as pd
 from classwise.auditing.compare.comparison import Comparison, Pair
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.reporting import formatting
-from classwise.reporting.audit_tables import metric_cell, metrics_note
+from classwise.reporting.facts.audit_tables import metric_cell, metrics_note
 from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.figures.points import trade_off, unexceeded
 from classwise.reporting.palette import SERIES

@@ -10,7 +10,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
-from classwise.reporting.audit_summary import CUMULATIVE, AuditSummary
+from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class

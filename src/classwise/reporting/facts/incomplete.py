@@ -14,16 +14,15 @@ from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
-from classwise.reporting.audit_summary import MAX_BARS, heading, inputs_of
-from classwise.reporting.audit_tables import PAGE_ORDER, means_note, metrics_note
+from classwise.reporting.facts.audit_summary import MAX_BARS, heading, inputs_of
+from classwise.reporting.facts.audit_tables import PAGE_ORDER, means_note, metrics_note
+from classwise.reporting.facts.provenance import settings_of
+from classwise.reporting.facts.sentences import caveats
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.figures.ranges import range_bars
-from classwise.reporting.provenance import settings_of
-from classwise.reporting.sentences import caveats
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths
-from classwise.reporting.text.layout import TextTable, spanned_rows
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds
 from classwise.stats.metrics.averages import overall_bounds
@@ -77,16 +76,6 @@ class IncompleteReport:
     def lines(self) -> Iterator[str]:
         """The lines below the tables of the text."""
         yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
-
-    def text(self) -> Iterator[str | TextTable]:
-        """The tables and the lines of the text."""
-        meta = self.audit.outcomes.meta
-        for number, table in enumerate(self.tables()):
-            title = f"{meta.model or self.audit.name}, {self.state}under {meta.threat}: {table.caption}"
-            optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
-            yield TextTable(table.heads, spanned_rows(table, self.brackets), title, optional)
-            yield ""
-        yield from self.lines()
 
     def drawing(self, *, narrow: bool = False) -> Drawing:
         """The figure of the classes."""

@@ -21,10 +21,10 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.csv_files import write_csv
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
-from classwise.reporting.audit_summary import AuditSummary
-from classwise.reporting.audit_tables import attack_frame, attack_table, class_frame, class_table
 from classwise.reporting.characters import figure_lacks, latex_lacks, notice
-from classwise.reporting.comparison_tables import (
+from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
     difference_dots,
@@ -32,15 +32,15 @@ from classwise.reporting.comparison_tables import (
     measure_table,
     pair_table,
 )
-from classwise.reporting.comparison_tables import class_table as comparison_class_table
+from classwise.reporting.facts.comparison_tables import class_table as comparison_class_table
+from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.repeats import repeats_table
+from classwise.reporting.facts.training_curves import curves_of_audit
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.reporting.figures.radii import radius_curves
-from classwise.reporting.incomplete import report_of
 from classwise.reporting.pages.curve import radius_table
-from classwise.reporting.repeats import repeats_table
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Table
-from classwise.reporting.training_run import curves_of_audit
 from classwise.training.folder import Run
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.run.result import Audit
 from classwise.core.files.storage import write_text
 from classwise.core.version import __version__
-from classwise.reporting.condition_text import result_text
 from classwise.reporting.escape import visible
+from classwise.reporting.facts.condition_text import result_text
 
 Status = Literal["passed", "failed", "undecided"]
 SARIF_VERSION = "2.1.0"
@@ -33,7 +33,7 @@ class Check:
     Attributes:
         name: the condition; for one class with its name.
         status: ``failed`` if the condition is met.
-        message: the measured value and the required one (`classwise.reporting.condition_text.result_text`).
+        message: the measured value and the required one (`classwise.reporting.facts.condition_text.result_text`).
     """
 
     name: str
@@ -79,7 +79,7 @@ def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str
         checks: the checks.
         name: name of the test suite, such as that of the audit.
         caveat: what is known about the attacks, the output of the test suite
-            (`classwise.reporting.sentences.objective_caveat`).
+            (`classwise.reporting.facts.sentences.objective_caveat`).
 
     Raises:
         ClasswiseError: if the file cannot be written.

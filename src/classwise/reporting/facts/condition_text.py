@@ -10,7 +10,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.criteria.thresholds import UNITS, Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
-from classwise.reporting.condition_size import size_advice
+from classwise.reporting.facts.condition_size import size_advice
 from classwise.stats import Unit
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metrics.lowest import worst_class

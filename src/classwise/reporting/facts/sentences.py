@@ -15,7 +15,7 @@ from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.reporting import formatting
-from classwise.reporting.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.stats.confusion import confusion_rates, superclass_leakage
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.metrics import overall_micro

@@ -1,0 +1,1 @@
+"""Results as files for other programs: tables and figures, build servers, RobustBench."""

@@ -32,7 +32,7 @@ VENV = import ensurepip, venv
 # The tests start some hundred processes, which read bytecode rather than compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-fast test-oldest test-newest test-wheel test-pages test-peers test-integrations test-extras test-cluster test-hostile coverage bench gpu lint docs clean
+.PHONY: demo test test-fast test-slow test-oldest test-newest test-wheel test-pages test-peers test-integrations test-extras test-cluster test-hostile coverage coverage-total bench gpu lint docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/classwise demo
@@ -44,6 +44,10 @@ test: $(INSTALLED)
 test-fast: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
+# The others of make test.
+test-slow: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "slow and not hostile"
+
 # The fast tests, in an environment of its own: with the oldest supported versions, and with the newest there are.
 test-oldest: VERSIONS := --constraint constraints-oldest.txt
 test-oldest test-newest:
@@ -52,10 +56,14 @@ test-oldest test-newest:
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) $(VERSIONS) --editable . --group test
 	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
-# The ten files with the lowest line coverage, and the total, which must reach the floor.
+# The fast tests, the ten files with the lowest line coverage, and the total, which must reach the floor.
 coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "$(COVERED)" --cov --cov-report=
+	@$(MAKE) --no-print-directory coverage-total
+
+# The same of the last make coverage.
+coverage-total: $(INSTALLED)
 	$(BIN)/python -m coverage report --sort=cover --skip-covered | sed -n '1,12p'
 	@total=$$($(BIN)/python -m coverage report --format=total --fail-under=$(FLOOR)); status=$$?; \
 	if [ $$status != 0 ]; then echo "The line coverage is below the floor of $(FLOOR) %"; fi; \

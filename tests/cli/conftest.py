@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -29,6 +30,25 @@ class Said(NamedTuple):
     status: int
     out: str
     err: str
+
+    @property
+    def printed(self) -> str:
+        """The output of a command that succeeds."""
+        assert self.status == 0, self.err
+        return self.out
+
+    @property
+    def facts(self) -> Any:
+        """The same, read as JSON."""
+        return json.loads(self.printed)
+
+    @property
+    def refusal(self) -> str:
+        """The one line of a command that refuses its input and prints nothing else."""
+        assert (self.status, self.out) == (2, ""), self
+        (line,) = self.err.splitlines()
+        assert line.startswith("classwise: ")
+        return line
 
 
 Classwise = Callable[..., Said]

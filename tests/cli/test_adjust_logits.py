@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -16,15 +15,12 @@ def test_adjust_logits_writes_a_model_and_says_what_it_did(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
-    said = classwise("adjust-logits", run, "--attack", "pgd:steps=1")
-    assert said.status == 0, said.err
-    assert "cross-fitted" in said.out
-    assert "another attack may find another class weaker" in said.out
+    printed = classwise("adjust-logits", run, "--attack", "pgd:steps=1").printed
+    assert "cross-fitted" in printed
+    assert "another attack may find another class weaker" in printed
     assert (run / "checkpoints" / "adjusted.safetensors").is_file()
     words = ["adjust-logits", run, "--which", "last", "--attack", "pgd:steps=1", "--folds", "0", "--json"]
-    said = classwise(*words, "--out", tmp_path / "o.st")
-    assert said.status == 0, said.err
-    facts = json.loads(said.out)
+    facts = classwise(*words, "--out", tmp_path / "o.st").facts
     assert Path(facts["weights"]) == tmp_path / "o.st"
     assert len(facts["classes"]) == 10
     columns = set(next(iter(facts["classes"].values())))
@@ -34,9 +30,7 @@ def test_adjust_logits_writes_a_model_and_says_what_it_did(
 
 
 def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
-    said = classwise("adjust-logits", run_folder, "--which", "nonsense")
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "has no weights 'nonsense'" in said.err
+    assert "has no weights 'nonsense'" in classwise("adjust-logits", run_folder, "--which", "nonsense").refusal
     assert classwise("adjust-logits", tmp_path).status == 2
 
 
@@ -44,9 +38,7 @@ def test_a_run_that_another_process_uses_is_not_written(classwise: Classwise, ru
     run = Path(shutil.copytree(run_folder, tmp_path / "run"))
     words = ["adjust-logits", run, "--attack", "pgd:steps=1", "--folds", "0"]
     with owned(run):
-        said = classwise(*words)
-        assert (said.status, said.err.count("\n")) == (2, 1)
-        assert f"{run} is in use by process " in said.err
+        assert f"{run} is in use by process " in classwise(*words).refusal
         assert not (run / "checkpoints" / "adjusted.safetensors").exists()
         assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
     assert classwise(*words).status == 0

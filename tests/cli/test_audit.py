@@ -36,24 +36,23 @@ def run(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
-    said = classwise("audit", run, *FAST)
-    assert said.status == 0, said.err
+    printed = classwise("audit", run, *FAST).printed
     audit = Audit.load(run / "audits" / "digits-test")
     assert audit.attacks == ("clean", "pgd", "fgsm")
     assert audit.outcomes.meta.threat == "Linf:0.1"
     assert len(audit.outcomes.frame) == 3 * 539
     page = run / "audits" / "digits-test" / "page.html"
-    assert f"page: {page}" in said.out
+    assert f"page: {page}" in printed
     assert page.stat().st_size < 500_000
 
-    table = said.out.splitlines()
+    table = printed.splitlines()
     assert table[1].split()[:5] == ["class", "n", "clean", "pgd", "fgsm"]
     for line, (name, row) in zip(table[2:], audit.by_class.iterrows(), strict=False):
         assert line.split()[:2] == [str(name), str(int(row["n"]))]
         assert f"{100 * row['all']:.1f}" in line
         assert f"[{100 * row['all_low']:.1f}, {100 * row['all_high']:.1f}]" in line
     worst = audit.worst_class()
-    assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in said.out
+    assert f"worst class: {worst.name}, {100 * worst.accuracy:.1f} %" in printed
 
 
 @pytest.mark.slow
@@ -93,19 +92,18 @@ def test_guards_without_a_result_and_attacks_on_the_cross_entropy_only_are_named
     classwise: Classwise, run: Path, tmp_path: Path, mode: str
 ) -> None:
     words = ["audit", run, "--attack=pgd:steps=5", "--subset=60", f"--out={tmp_path / 'a'}", f"--guards={mode}"]
-    said = classwise(*words)
-    assert said.status == 0, said.err
+    printed = classwise(*words).printed
     audit, page = Audit.load(tmp_path / "a"), (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
     assert audit.guards is not None
     assert (audit.guards.mode, bool(audit.guards.not_run)) == (mode, mode != "full")
-    assert audit.guards.sentence in said.out
+    assert audit.guards.sentence in printed
     assert audit.guards.sentence in page
     assert re.search(rf"<dt>Guards</dt><dd>{mode}\b", page)
-    assert CROSS_ENTROPY in said.out
+    assert CROSS_ENTROPY in printed
     assert CROSS_ENTROPY in page
     files = [tmp_path / name for name in ("a.xml", "a.sarif")]
     outputs = ["--fail-if=overall(all) < 0", f"--junit={files[0]}", f"--sarif={files[1]}"]
-    facts = json.loads(classwise(*words, *outputs, "--resume", "--json").out)
+    facts = classwise(*words, *outputs, "--resume", "--json").facts
     assert (facts["guards"]["mode"], facts["guards"]["not_run"]) == (mode, list(audit.guards.not_run))
     assert facts["caveats"] == [*filter(None, [audit.guards.sentence]), CROSS_ENTROPY]
     assert all(CROSS_ENTROPY in file.read_text(encoding="utf-8") for file in files)
@@ -144,8 +142,10 @@ def test_the_cache_is_that_of_assert_robust(
     assert rows.stat().st_mtime_ns == before
     assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", seed=1, cache=given).path != folder
     if cache_option:
-        said = classwise(*words, f"--out={tmp_path / 'a'}")
-        assert (said.status, said.err) == (2, "classwise: --cache does not apply with --out; omit one of them\n")
+        assert (
+            classwise(*words, f"--out={tmp_path / 'a'}").refusal
+            == "classwise: --cache does not apply with --out; omit one of them"
+        )
         assert classwise(*words, "--shard=1/2").status == 2
     else:
         assert f"audit: {tmp_path / 'a'}" in classwise(*words, f"--out={tmp_path / 'a'}").out
@@ -237,9 +237,7 @@ def test_a_condition_decides_only_if_both_bounds_agree(
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, "--estimate", *FAST, f"--out={tmp_path / 'a'}"]
-    said = classwise(*words, "--json")
-    assert said.status == 0
-    facts = json.loads(said.out)
+    facts = classwise(*words, "--json").facts
     assert facts["images"] == 539
     assert facts["evaluated"] == 539
     assert (facts["backwards_low"], facts["backwards"]) == (facts["correct"] * 2, facts["correct"] * (3 + 1))
@@ -319,16 +317,15 @@ def small_autoattack(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_autoattack")
 def test_an_estimate_from_a_sample(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, "--attack=autoattack", "--subset=200", f"--out={tmp_path / 'a'}"]
-    said = classwise(*words, "--settle=8")
-    assert said.status == 0, said.err
+    printed = classwise(*words, "--settle=8").printed
     audit = Audit.load(tmp_path / "a")
     assert isinstance(audit.estimator, TwoPhaseEstimator)
     assert audit.estimator.finished
     value, low, high = (f"{100 * number:.1f}" for number in audit.estimator.estimate.overall[:3])
     text = f"AutoAttack, estimated: {value} % [{low}, {high}]"
-    assert text in said.out
+    assert text in printed
     assert text in (tmp_path / "a" / "page.html").read_text(encoding="utf-8")
-    facts = json.loads(classwise(*words, "--settle=8", "--resume", "--json").out)
+    facts = classwise(*words, "--settle=8", "--resume", "--json").facts
     assert facts["estimate"]["text"] == text
     assert not facts["complete"]
     assert classwise("report", tmp_path / "a", f"--out={tmp_path / 'again.html'}").status == 0
@@ -380,7 +377,10 @@ def test_bad_conditions_are_refused_before_any_attack(
     classwise: Classwise, tmp_path: Path, words: list[str], message: str
 ) -> None:
     folder = tmp_path / "audit"
-    said = classwise("audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=20", "--out", folder, *words)
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert message in said.err
+    assert (
+        message
+        in classwise(
+            "audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=20", "--out", folder, *words
+        ).refusal
+    )
     assert not folder.exists()

@@ -17,9 +17,8 @@ def audits(tmp_path: Path) -> list[Path]:
 
 def test_a_table_and_the_files(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "board"
-    said = classwise("board", *audits, "--out", out)
-    assert said.status == 0, said.err
-    title, _, *rows = said.out.splitlines()
+    printed = classwise("board", *audits, "--out", out).printed
+    title, _, *rows = printed.splitlines()
     assert title == "data not named, 300 images: accuracy in percent under a threat that is not stated, attacks pgd"
     assert [row.split()[:2] for row in rows[:2]] == [["1", "fair"], ["2", "plain"]]
     assert sorted(path.name for path in out.iterdir()) == ["board.csv", "board.json", "index.html"]
@@ -32,9 +31,8 @@ def test_a_table_and_the_files(classwise: Classwise, audits: list[Path], tmp_pat
 
 def test_names_and_extra_data(classwise: Classwise, audits: list[Path]) -> None:
     words = ["board", f"a={audits[0]}", f"b={audits[1]}", "--extra-data", "a=yes", "--extra-data", "b=no", "--json"]
-    said = classwise(*words)
-    assert said.status == 0, said.err
-    rows = json.loads(said.out)["tables"][0]["rows"]
+    printed = classwise(*words).printed
+    rows = json.loads(printed)["tables"][0]["rows"]
     assert {row["entry"]["name"]: row["entry"]["extra_data"] for row in rows} == {"a": True, "b": False}
 
 
@@ -57,11 +55,7 @@ def test_bad_input(
     for name in ("plain", "fair"):
         saved(tmp_path / name, 0.4, 1)
     Path("file").touch()
-    said = classwise("board", *words)
-    assert said.status == 2
-    assert said.err.startswith("classwise: ")
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    assert message in classwise("board", *words).refusal
 
 
 @pytest.mark.slow

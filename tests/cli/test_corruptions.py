@@ -15,15 +15,14 @@ FEW = ("--corruption", "fog", "--corruption", "contrast", "--severity", "5", "--
 
 @pytest.mark.slow
 def test_a_table_over_corruptions(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
-    said = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path)
-    assert said.status == 0, said.err
+    printed = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path).printed
     table = pd.read_csv(tmp_path / "by_class.csv", index_col="class")
     assert table.columns.tolist() == ["fog", "contrast", "mean"]
     assert len(table) == 11
     values: Any = table.to_dict()
-    assert f"{100 * values['fog']['overall']:.1f}" in said.out
+    assert f"{100 * values['fog']['overall']:.1f}" in printed
     error = 100 * (1 - values["mean"]["overall"])
-    assert f"mean corruption error (not relative to a baseline): {error:.1f} %" in said.out
+    assert f"mean corruption error (not relative to a baseline): {error:.1f} %" in printed
     assert classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path).status == 2
     again = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path, "--resume", "--json")
     assert json.loads(again.out)["accuracy"]["fog"]["overall"] == pytest.approx(values["fog"]["overall"])

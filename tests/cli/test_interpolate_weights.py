@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -17,13 +16,9 @@ def test_interpolate_writes_a_model_and_says_what_it_tried(
     run = tmp_path / "run"
     shutil.copytree(run_folder, run)
     words = ("interpolate-weights", run, "--start", run_folder, "--attack", "pgd:steps=1", "--shares", "0.3,0.7")
-    said = classwise(*words)
-    assert said.status == 0, said.err
-    assert "saved" in said.out
+    assert "saved" in classwise(*words).printed
     assert (run / "checkpoints" / "interpolated.safetensors").is_file()
-    said = classwise(*words, "--json", "--out", tmp_path / "mix.safetensors")
-    assert said.status == 0, said.err
-    facts = json.loads(said.out)
+    facts = classwise(*words, "--json", "--out", tmp_path / "mix.safetensors").facts
     assert Path(facts["weights"]) == tmp_path / "mix.safetensors"
     assert list(facts["tried"]) == ["0.3", "0.7"]
 
@@ -35,18 +30,14 @@ def test_a_mistake_is_one_line(classwise: Classwise, run_folder: Path, tmp_path:
         ((run_folder, "--start", run_folder, "--shares", "a,b"), "--shares 'a,b' should be numbers with commas"),
         ((tmp_path,), "contains no run"),
     ):
-        said = classwise("interpolate-weights", *words)
-        assert (said.status, said.err.count("\n")) == (2, 1)
-        assert line in said.err
+        assert line in classwise("interpolate-weights", *words).refusal
 
 
 def test_a_run_that_another_process_uses_is_not_written(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(run_folder, tmp_path / "run"))
     words = ["interpolate-weights", run, "--start", run_folder, "--attack", "pgd:steps=1"]
     with owned(run):
-        said = classwise(*words)
-        assert (said.status, said.err.count("\n")) == (2, 1)
-        assert f"{run} is in use by process " in said.err
+        assert f"{run} is in use by process " in classwise(*words).refusal
         assert not (run / "checkpoints" / "interpolated.safetensors").exists()
         assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
     assert classwise(*words).status == 0

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -31,26 +30,25 @@ def test_models_of_other_sources_are_named(classwise: Classwise) -> None:
     [("data", list(DATA)), ("attacks", [*ATTACKS, *SUITES]), ("models", list(MODELS)), ("recipes", recipe_names())],
 )
 def test_lists_show_every_name(classwise: Classwise, command: str, names: list[str]) -> None:
-    said = classwise(command)
-    assert said.status == 0
-    lines = said.out.splitlines()[1:]
+    printed = classwise(command).printed
+    lines = printed.splitlines()[1:]
     if command == "recipes":
         (at,) = [row for row, line in enumerate(lines) if not line]
         assert lines[at + 1] == "Distillation from a teacher, which is usually larger:"
         apart = [line.split()[0] for line in lines[at + 3 :]]
         assert apart == ["absld", "fair-ard"]
         lines, names = lines[:at], [name for name in names if name not in apart]
-        assert json.loads(classwise("recipes", "--json").out)["absld"]["teacher"] is True
+        assert classwise("recipes", "--json").facts["absld"]["teacher"] is True
     assert [line.split()[0] for line in lines] == names
     if command == "recipes":
         return
-    assert list(json.loads(classwise(command, "--json").out)) == names
+    assert list(classwise(command, "--json").facts) == names
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attacks_settings(classwise: Classwise, name: str) -> None:
-    known = json.loads(classwise("attacks", name, "--json").out)
+    known = classwise("attacks", name, "--json").facts
     assert {"name": name, **known["settings"]} == describe(ATTACKS, make(ATTACKS, name))
     said = classwise("attacks", name).out
     assert all(key in said for key in known["settings"])
@@ -77,7 +75,7 @@ def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) 
     assert "absolute" in step_size
     assert random_init.startswith("random_init  uniform  uniform, normal, none  ")
     assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
-    about = json.loads(classwise("attacks", "md", "--json").out)["about"]
+    about = classwise("attacks", "md", "--json").facts["about"]
     assert about["steps"] == {"values": ">= 1", "meaning": "number of steps per run; at least 2."}, (
         "its own docstring comes first"
     )
@@ -100,14 +98,15 @@ def test_the_specs_of_attacks_that_need_a_setting_work(
 
 
 def test_an_attack_of_ones_own_is_shown_too(classwise: Classwise) -> None:
-    said = classwise("attacks", "classwise.attacks.gradient.ascent:PGD")
-    assert said.status == 0
-    assert _example(said.out) == "classwise.attacks.gradient.ascent:PGD"
+    assert (
+        _example(classwise("attacks", "classwise.attacks.gradient.ascent:PGD").printed)
+        == "classwise.attacks.gradient.ascent:PGD"
+    )
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suites_members(classwise: Classwise, name: str) -> None:
-    assert json.loads(classwise("attacks", name, "--json").out)["versions"] == {
+    assert classwise("attacks", name, "--json").facts["versions"] == {
         version: list(specs) for version, specs in SUITES[name].items()
     }
     said = classwise("attacks", name).out
@@ -117,7 +116,7 @@ def test_a_suites_members(classwise: Classwise, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), [("resnet18", 11_173_962), ("wrn-34-10", 46_160_474)])
 def test_models_have_the_literatures_sizes(classwise: Classwise, name: str, count: int) -> None:
-    known = json.loads(classwise("models", "--json").out)
+    known = classwise("models", "--json").facts
     assert known[name]["parameters"] == count
 
 
@@ -126,7 +125,7 @@ def test_a_printed_recipe_is_the_recipe(classwise: Classwise, tmp_path: Path) ->
     file = tmp_path / "mine.yaml"
     file.write_text(said.out)
     assert Recipe.read(str(file)) == Recipe.read("cfa-at", {"epochs": 60, "attack.steps": 7})
-    as_json = json.loads(classwise("recipes", str(file), "--json").out)
+    as_json = classwise("recipes", str(file), "--json").facts
     assert yaml.safe_load(said.out) == as_json
 
 
@@ -138,16 +137,14 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     assert Recipe.read(shown).parts == Recipe.read("trades-awp", {"epochs": 60}).parts
     assert yaml.safe_load(classwise("recipes", "show", "standard").out)["threat"] is None
     for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
-        said = classwise("recipes", *words)
-        assert (said.status, said.err.count("\n")) == (2, 1)
-        assert "expected one recipe" in said.err
+        assert "expected one recipe" in classwise("recipes", *words).refusal
 
 
 def test_what_to_cite(classwise: Classwise) -> None:
     said = classwise("cite", "cfa-at")
     assert said.out.count("@inproceedings{") == 2
     assert "CFA: Class-wise Calibrated Fair Adversarial Training" in said.out
-    assert json.loads(classwise("cite", "awp", "--json").out)[0]["year"] == 2020
+    assert classwise("cite", "awp", "--json").facts[0]["year"] == 2020
     assert classwise("cite", "standard").out.startswith("@book{goodfellow2016deep")
     assert classwise("cite", "sgd").out.startswith("% sgd: no paper")
     assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
@@ -164,7 +161,7 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     head, *rows = said.out.splitlines()
     assert head == "digits test: 539 images, 1x8x8, torch.uint8"
     assert sum(int(row.split()[-1]) for row in rows[1:]) == 539
-    known = json.loads(classwise("data", "digits", "--json").out)
+    known = classwise("data", "digits", "--json").facts
     assert known["images"] == sum(known["counts"].values()) == 539
     assert known["shape"] == [1, 8, 8]
 
@@ -182,7 +179,5 @@ def test_a_look_into_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Pat
     for name, size in (("cat", (8, 8)), ("dog", (9, 12))):
         (tmp_path / name).mkdir()
         Image.new("RGB", size).save(tmp_path / name / "one.png")
-    said = classwise("data", tmp_path)
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "--data-set size=64" in said.err
+    assert "--data-set size=64" in classwise("data", tmp_path).refusal
     assert "2 images, 3x6x6" in classwise("data", tmp_path, "--data-set", "size=6").out

@@ -14,9 +14,7 @@ from .conftest import Classwise
 
 
 def test_list(classwise: Classwise) -> None:
-    said = classwise("papers", "list", "--json")
-    assert said.status == 0
-    items = json.loads(said.out)
+    items = classwise("papers", "list", "--json").facts
     assert [item["id"] for item in items] == list(catalogue.items())
     assert all(item["status"] in {"runnable", "covered", "missing"} for item in items)
     assert all(bool(item["command"]) != bool(item["missing"]) for item in items)
@@ -43,7 +41,7 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert "no settings" in by_id["cfa23/F1"]
     assert "smoke" not in by_id["cfa23/F4"]
     assert "full 0, medium 5, reduced " in by_id["cfa23/F4"]
-    items = {item["id"]: item for item in json.loads(classwise("papers", "list", "--store", store, "--json").out)}
+    items = {item["id"]: item for item in classwise("papers", "list", "--store", store, "--json").facts}
     assert set(items) == set(catalogue.items())
     assert items["cfa23/F1"]["run_at"] == ["smoke"]
     assert items["cfa23/M3"]["settings"] == {}
@@ -86,23 +84,21 @@ def test_show_settings(classwise: Classwise) -> None:
 
 
 def test_show(classwise: Classwise) -> None:
-    said = classwise("papers", "show", "kdd21/T3")
-    assert said.status == 0
-    assert "HE, 1/T = 50" in said.out
-    assert "note 1.1 (misprint)" in said.out
-    assert "scale reduced" in said.out
-    shown = json.loads(classwise("papers", "show", "kdd21/T3", "--json").out)
+    printed = classwise("papers", "show", "kdd21/T3").printed
+    assert "HE, 1/T = 50" in printed
+    assert "note 1.1 (misprint)" in printed
+    assert "scale reduced" in printed
+    shown = classwise("papers", "show", "kdd21/T3", "--json").facts
     assert shown["printed"]["rows"][0]["tot"] == 51.8
     assert len(shown["notes"]) == 9
 
 
 def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    said = classwise("papers", "run", "cfa23/F1", "--store", store)
-    assert said.status == 0
-    assert "cfa23/C4 supported by exact computation: " in said.out
-    assert "note 7.1" in said.out
-    assert said.out.endswith(f"next: classwise papers page cfa23 --store {store}\n")
+    printed = classwise("papers", "run", "cfa23/F1", "--store", store).printed
+    assert "cfa23/C4 supported by exact computation: " in printed
+    assert "note 7.1" in printed
+    assert printed.endswith(f"next: classwise papers page cfa23 --store {store}\n")
     said = classwise("papers", "run", "cfa23/F1", "--store", store, "--json")
     (shown,) = json.loads(said.out)
     assert (shown["item"], shown["evidence"]["scale"]) == ("cfa23/F1", "smoke")
@@ -112,24 +108,25 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     assert said.out == f"page: {store}/pages/cfa23.html\n"
     assert "Optimal weights" in (store / "pages" / "cfa23.html").read_text(encoding="utf-8")
     lost = tmp_path / "stroe"
-    said = classwise("papers", "page", "cfa23", "--store", lost)
-    assert (said.status, said.err) == (2, f"classwise: no store at {lost}; papers run ID --store {lost} creates one\n")
+    assert (
+        classwise("papers", "page", "cfa23", "--store", lost).refusal
+        == f"classwise: no store at {lost}; papers run ID --store {lost} creates one"
+    )
     assert not lost.exists()
 
 
 def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
     store = tmp_path / "store"
     words = ["papers", "run", "cfa23/E1", "kdd21/T1", "cfa23/F1", "--store", store, "--estimate"]
-    said = classwise(*words, "--trainings", "2")
-    assert said.status == 0, said.err
+    printed = classwise(*words, "--trainings", "2").printed
     assert not store.exists()
-    rows = {row.split()[0]: row.split()[1:] for row in said.out.splitlines()[2:6]}
+    rows = {row.split()[0]: row.split()[1:] for row in printed.splitlines()[2:6]}
     assert rows["cfa23/F1"] == ["0", "0", "0", "0", "0.0", "0.0", "0.00"]
     assert rows["kdd21/T1"][:2] == ["10", "30"]
     assert rows["cfa23/E1"][:2] == ["2", "6"]
     assert rows["total"][:2] == ["10", "30"]  # kdd21/T1 has the training of cfa23/E1
-    assert "small-cnn of width 0.1 on digits, float32, batch size 64" in said.out
-    read = json.loads(classwise(*words, "--rates", "h100", "--json").out)
+    assert "small-cnn of width 0.1 on digits, float32, batch size 64" in printed
+    read = classwise(*words, "--rates", "h100", "--json").facts
     assert read["device"] == "NVIDIA H100 80GB HBM3"
     assert read["items"]["kdd21/T1"]["trainings"] == 5
     assert read["total"]["passes"] == read["items"]["kdd21/T1"]["passes"]
@@ -138,7 +135,7 @@ def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
 def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
     """Each item adds what those before it do not have: the defences of kdd21/T1 serve T3 and E3 to E7."""
     words = ["papers", "list", "kdd21", "--scale", "smoke", "--estimate", "--rates", "h100"]
-    read = json.loads(classwise(*words, "--json").out)
+    read = classwise(*words, "--json").facts
     added = read["added"]
     assert [added[f"kdd21/{item}"]["trainings"] for item in ("T1", "T3", "E3", "E7")] == [4, 0, 0, 0]
     for key in ("trainings", "passes", "evaluation_passes", "pflop", "hours"):
@@ -170,10 +167,7 @@ def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
     ],
 )
 def test_bad_input_is_one_line(classwise: Classwise, words: list[str], line: str) -> None:
-    said = classwise("papers", *words)
-    assert (said.status, said.out) == (2, "")
-    assert said.err.count("\n") == 1
-    assert line in said.err
+    assert line in f"{classwise('papers', *words).refusal}\n"
 
 
 def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +199,7 @@ def test_models_and_images_of_the_user(classwise: Classwise, tmp_path: Path) -> 
     model = tmp_path / "plain.safetensors"
     save_weights(model, load_model("small-cnn", num_classes=2, in_channels=3, width=0.1))
     given = ["--scale", "reduced", "--store", tmp_path / "store", "--data", tmp_path / "photos"]
-    said = classwise("papers", "run", "benz20/P1.2", *given, "--model", model, "--json")
-    assert said.status == 0
-    (result,) = json.loads(said.out)
+    (result,) = classwise("papers", "run", "benz20/P1.2", *given, "--model", model, "--json").facts
     assert [row["name"] for row in result["tables"][0]["rows"]] == [f"{model}, clean", f"{model}, PGD"]
     assert result["tables"][0]["note"].startswith("4 images of 2 classes, Linf:4/255.")
-    said = classwise("papers", "run", "benz20/P1.2", *given, "--model", "resnet5")
-    assert said.status == 2
-    assert "resnet5" in said.err.splitlines()[-1]
+    assert "resnet5" in classwise("papers", "run", "benz20/P1.2", *given, "--model", "resnet5").refusal

@@ -37,22 +37,19 @@ def audits(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.slow
 def test_a_table_a_chart_and_a_page(classwise: Classwise, tmp_path: Path) -> None:
-    said = classwise("plan", *WORST, "--above=20%", "--identity", "--html", tmp_path / "page.html")
-    assert said.status == 0, said.err
-    _, heads, *rows = said.out.splitlines()
+    printed = classwise("plan", *WORST, "--above=20%", "--identity", "--html", tmp_path / "page.html").printed
+    _, heads, *rows = printed.splitlines()
     assert heads.split() == ["question", "target", "images", "a", "class", "power", "runs", "passes"]
     assert [row.split("  ")[0] for row in rows[:4]] == ["worst class above 20 %"] * 2 + ["which class is the worst"] * 2
     assert any("█" in row and row.endswith("%") for row in rows)
     assert "Class accuracies (assumed): 30.0 to 60.0 %." in rows
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Power by images a class" in page
-    assert said.out.endswith(f"page: {tmp_path / 'page.html'}\n")
+    assert printed.endswith(f"page: {tmp_path / 'page.html'}\n")
 
 
 def test_json_and_passes(classwise: Classwise) -> None:
-    said = classwise("plan", *WORST, "--below=40%", "--class=0", "--images=100", "--json")
-    assert said.status == 0, said.err
-    facts = json.loads(said.out)
+    facts = classwise("plan", *WORST, "--below=40%", "--class=0", "--images=100", "--json").facts
     (row,) = facts["rows"]
     assert (row["question"], row["target"], row["images"], row["expected"]) == ("class 0 below 40 %", None, 100, None)
     # PGD takes one clean pass, three steps of two passes, and two verifications.
@@ -63,9 +60,8 @@ def test_json_and_passes(classwise: Classwise) -> None:
 
 @pytest.mark.slow
 def test_an_earlier_audit(classwise: Classwise, audits: dict[str, Path]) -> None:
-    said = classwise("plan", audits["at"], "--above=20%", "--json")
-    assert said.status == 0, said.err
-    given, first, second = json.loads(said.out)["rows"]
+    printed = classwise("plan", audits["at"], "--above=20%", "--json").printed
+    given, first, second = json.loads(printed)["rows"]
     assert (given["target"], given["images"], given["passes"]) == (None, 60, None)
     assert 60 < first["images"] < second["images"]
     assert given["power"] < first["power"] < second["power"]
@@ -120,8 +116,4 @@ def test_a_plan_repeats(audits: dict[str, Path]) -> None:
     ],
 )
 def test_bad_input(words: list[str], message: str, classwise: Classwise) -> None:
-    said = classwise("plan", *words)
-    assert said.status == 2
-    assert said.err.startswith("classwise: ")
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    assert message in classwise("plan", *words).refusal

@@ -42,7 +42,7 @@ def test_a_sweep_its_status_and_its_resumption(classwise: Classwise, plan: Path)
     assert lines[0] == "1 failed, 1 finished"
     assert [line.split()[:2] for line in lines[2:]] == [["at-digits-seed0", "finished"], ["at-digits-seed1", "failed"]]
     assert lines[3].endswith("no luck")
-    assert [cell["state"] for cell in json.loads(classwise("sweep", "status", "sweeps/plan", "--json").out)] == [
+    assert [cell["state"] for cell in classwise("sweep", "status", "sweeps/plan", "--json").facts] == [
         "finished",
         "failed",
     ]
@@ -66,9 +66,7 @@ def test_resume_runs_where_the_sweep_ran(classwise: Classwise, plan: Path, monke
 @pytest.mark.slow
 def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
     plan.write_text(PLAN + f"set: {json.dumps(TINY)}\n")
-    said = classwise("sweep", plan, "--estimate", "--json", "--workers=2")
-    assert said.status == 0, said.err
-    cost = json.loads(said.out)
+    cost = classwise("sweep", plan, "--estimate", "--json", "--workers=2").facts
     # 2 epochs of 3 steps of 48 images with 3 passes; 40 images: 1 clean, 2 to start and verify, 1 step with gradient
     assert (cost["cells"], cost["workers"]) == (2, 2)
     assert cost["passes"] >= 2 * 2 * 3 * 48 * 3

@@ -25,11 +25,9 @@ def test_a_run(classwise: Classwise, run_folder: Path) -> None:
 
 def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*") if path.is_file()}
-    said = classwise(
+    (facts,) = classwise(
         "train", "cfa-at", "--budget=short", "--data=digits", f"--out={run_folder}", "--resume", "--json", *QUICK
-    )
-    assert said.status == 0
-    (facts,) = json.loads(said.out)
+    ).facts
     assert facts["epochs"] == 2
     assert Path(facts["weights"]["best"]).is_file()
     assert {row["split"] for row in facts["last_epoch"]} == {"train", "valid", "valid-average"}
@@ -50,9 +48,7 @@ def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
 def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK, "--epochs=50"]
-    said = classwise(*words, "--json")
-    assert said.status == 0
-    facts = json.loads(said.out)
+    facts = classwise(*words, "--json").facts
     assert facts["steps"] == 2 * 50 * 4  # 120 images less 2 of each class for validation, 32 at a time
     assert facts["passes"] == facts["steps"] * 32 * (2 + 1)
     assert facts["minutes"] > 0
@@ -110,24 +106,21 @@ def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
         "--epochs=1",
         "--set=data.subset=null",
     ]
-    said = classwise(*words)
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "--data-set size=64" in said.err
+    assert "--data-set size=64" in classwise(*words).refusal
     assert classwise(*words, "--data-set", "size=8").status == 0
     assert Run.open(out).recipe.data.options == {"size": 8}
     said = classwise("audit", out, "--attack=fgsm", "--json")
     assert [row["n"] for row in json.loads(said.out)["classes"].values()] == [8, 8]
-    said = classwise("train", "at", "--data=digits", "--data-set=size=64", "--out", tmp_path / "none")
-    assert (said.status, said.err.count("\n")) == (2, 1)
-    assert "data set 'digits' has no option 'size'" in said.err
+    assert (
+        "data set 'digits' has no option 'size'"
+        in classwise("train", "at", "--data=digits", "--data-set=size=64", "--out", tmp_path / "none").refusal
+    )
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("text", ["0,0", "a", "", "-1", "1.5"])
 def test_bad_seeds(classwise: Classwise, text: str) -> None:
-    said = classwise("train", "at", f"--seeds={text}")
-    assert said.status == 2
-    assert "--seeds" in said.err
+    assert "--seeds" in classwise("train", "at", f"--seeds={text}").refusal
 
 
 def test_one_way_to_say_the_seed(classwise: Classwise) -> None:

@@ -37,25 +37,34 @@ def verdict(answer: Answer, *, basis: Basis = "experiment", trainings: int = 1) 
     return Verdict(claim="kdd21/C8", answer=answer, estimand="a number", basis=basis, trainings=trainings)
 
 
+FULL = dataclasses.replace(BUDGET, scale="full")
+MEDIUM = Evidence(scale="medium", trainings=3, data=("cifar10",), train_images=(50_000,), epochs=(30,))
+OF_MEDIUM = "3 trainings, 50,000 images, 30 epochs"
+
+
 @pytest.mark.parametrize(
-    ("answer", "text"),
-    [("supported", "supported"), ("contradicted", "not observed"), ("inconclusive", "inconclusive")],
+    ("evidence", "trainings", "covered", "answer", "text"),
+    [
+        (BUDGET, 1, 1, "supported", f"supported at reduced scale ({SETTINGS})"),
+        (BUDGET, 1, 1, "contradicted", f"not observed at reduced scale ({SETTINGS})"),
+        (BUDGET, 1, 1, "inconclusive", f"inconclusive at reduced scale ({SETTINGS})"),
+        (MEDIUM, 3, 3, "supported", f"supported at medium scale ({OF_MEDIUM})"),
+        (MEDIUM, 3, 3, "contradicted", f"not observed at medium scale ({OF_MEDIUM})"),
+        (MEDIUM, 3, 3, "inconclusive", f"inconclusive at medium scale ({OF_MEDIUM})"),
+        *((dataclasses.replace(BUDGET, scale="smoke"), 1, 1, answer, "smoke run, no evidence") for answer in ANSWERS),
+        (FULL, 1, 1, "supported", "supported at full scale (1 training)"),
+        (FULL, 2, 2, "supported", "supported at full scale (2 trainings)"),
+        (FULL, 3, 1, "supported", "supported at full scale (3 trainings, intervals for fixed models)"),
+        (FULL, 3, 3, "supported", "confirmed at full scale (3 trainings)"),
+        # Another model of the item has one training.
+        (FULL, 1, 3, "supported", "confirmed at full scale (3 trainings)"),
+    ],
 )
-def test_reduced_evidence_neither_confirms_nor_refutes(answer: Answer, text: str) -> None:
-    assert verdict_text(verdict(answer), BUDGET) == f"{text} at reduced scale ({SETTINGS})"
-    assert verdict_text(verdict(answer), BUDGET, short=True) == f"{text} at reduced scale"
-
-
-def test_medium_evidence_neither_confirms_nor_refutes() -> None:
-    evidence = Evidence(scale="medium", trainings=3, data=("cifar10",), train_images=(50_000,), epochs=(30,))
-    texts = [verdict_text(verdict(answer, trainings=3), evidence) for answer in ANSWERS]
-    details = "at medium scale (3 trainings, 50,000 images, 30 epochs)"
-    assert texts == [f"{word} {details}" for word in ("supported", "not observed", "inconclusive")]
-
-
-@pytest.mark.parametrize("answer", ANSWERS)
-def test_a_smoke_run_is_no_evidence(answer: Answer) -> None:
-    assert verdict_text(verdict(answer), dataclasses.replace(BUDGET, scale="smoke")) == "smoke run, no evidence"
+def test_texts_of_verdicts(evidence: Evidence, trainings: int, covered: int, answer: Answer, text: str) -> None:
+    """Reduced and medium evidence neither confirms nor refutes."""
+    level = dataclasses.replace(evidence, trainings=trainings)
+    assert verdict_text(verdict(answer, trainings=covered), level) == text
+    assert verdict_text(verdict(answer, trainings=covered), level, short=True) == text.partition(" (")[0]
 
 
 @pytest.mark.parametrize("scale", NAMES)
@@ -84,21 +93,6 @@ def test_confirmed_and_refuted_require_full_scale_and_intervals_over_three_train
             assert (word in {"confirmed", "refuted"}) == (answer != "inconclusive")
     assert found == {3, 4, 10}
     assert CONFIRMING == 3
-
-
-@pytest.mark.parametrize(
-    ("trainings", "covered", "text"),
-    [
-        (1, 1, "supported at full scale (1 training)"),
-        (2, 2, "supported at full scale (2 trainings)"),
-        (3, 1, "supported at full scale (3 trainings, intervals for fixed models)"),
-        (3, 3, "confirmed at full scale (3 trainings)"),
-        (1, 3, "confirmed at full scale (3 trainings)"),  # another model of the item has one training
-    ],
-)
-def test_trainings_at_full_scale(trainings: int, covered: int, text: str) -> None:
-    level = dataclasses.replace(BUDGET, scale="full", trainings=trainings)
-    assert verdict_text(verdict("supported", trainings=covered), level) == text
 
 
 @pytest.mark.parametrize(("sign", "texts"), [(1, ("confirmed", "supported")), (-1, ("refuted", "contradicted"))])

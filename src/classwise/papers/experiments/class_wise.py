@@ -813,7 +813,7 @@ class ConfusionUnderAttack(OnDataSets, trainings=lambda scale: declare(scale, (A
         with_pairs: whether the pairs of classes that kdd21 names are shown.
     """
 
-    together: tuple[DeclaredTest, ...]
+    together: tuple[DeclaredTest, ...] = ()
     with_pairs: bool = False
 
     def run(self, context: Context) -> Findings:
@@ -950,7 +950,7 @@ class GapsOverEpochs(
         single: tests of claims on MNIST or ImageNet.
     """
 
-    single: tuple[DeclaredTest, ...]
+    single: tuple[DeclaredTest, ...] = ()
 
     def run(self, context: Context) -> Findings:
         """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""

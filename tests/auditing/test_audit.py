@@ -26,7 +26,7 @@ from classwise.data.stream import Stream
 from classwise.reporting.facts.provenance import settings_of
 from classwise.stats.metrics import confidence_variance
 from tests.auditing import toys
-from tests.auditing.listening import Listener
+from tests.auditing.toys import Listener
 from tests.models.networks import PreActResNet
 from tests.models.samples import trained
 

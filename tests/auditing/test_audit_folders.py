@@ -32,8 +32,8 @@ from classwise.models.normalization import Normalized
 from classwise.models.provenance import model_facts
 from classwise.reporting import report
 from tests.auditing import toys
-from tests.auditing.listening import Listener
 from tests.auditing.test_shards import streamed
+from tests.auditing.toys import Listener
 
 from .test_audit import run
 

@@ -29,9 +29,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from tests.attacks.test_contract import named
 from tests.auditing import toys
+from tests.auditing.toys import Listener
 
 from ..pretend_cuda import PretendCuda
-from .listening import Listener
 
 pytestmark = pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
 

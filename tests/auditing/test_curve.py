@@ -27,7 +27,7 @@ from classwise.models import build_model
 from classwise.reporting import export, report
 from classwise.reporting.pages.curve import radius_table
 from tests.auditing import toys
-from tests.auditing.listening import Listener
+from tests.auditing.toys import Listener
 
 STRONG = "pgd:steps=20,step_size=0.1eps,objective=margin"
 

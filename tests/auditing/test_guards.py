@@ -44,12 +44,11 @@ from classwise.stats.class_order import images_needed
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import large_radius_text
 from tests.auditing import toys
-from tests.auditing.listening import Listener
-from tests.auditing.searching import RandomSearch
+from tests.auditing.gradientless import RandomSearch
 from tests.auditing.test_guard_budget import evidence_of
 from tests.auditing.test_guard_budget import mislabelled as every_fourth
 from tests.auditing.test_shards import streamed
-from tests.auditing.toys import Wrapped
+from tests.auditing.toys import Listener, Wrapped
 
 ROOT = Path(__file__).parents[2]
 STRENGTH = (0.03, 0.08, 0.08)

@@ -25,8 +25,7 @@ from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting import report
 from tests.auditing import toys
-from tests.auditing.gradientless import detached, sign, without_gradients
-from tests.auditing.searching import RandomSearch
+from tests.auditing.gradientless import RandomSearch, detached, sign, without_gradients
 
 THREAT = "Linf:0.05"
 SQUARE = "square:steps=30"

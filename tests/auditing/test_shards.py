@@ -33,7 +33,7 @@ from classwise.data.images import Images
 from classwise.data.stream import Stream
 from classwise.threat.ball import Threat
 from tests.auditing import toys
-from tests.auditing.listening import Listener
+from tests.auditing.toys import Listener
 
 OPTIONS: dict[str, Any] = {"precision": EXACT, "batch_size": 32}
 ATTACKS = ["pgd:steps=3", "fgsm"]

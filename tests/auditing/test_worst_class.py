@@ -17,8 +17,8 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import build_model
+from tests.auditing.toys import Listener
 
-from .listening import Listener
 from .toys import Linear, images, model, patterns
 
 SUITE = ("fgsm:step_size=0.9eps", "fgsm:step_size=0.97eps", "fgsm:step_size=0.99eps", "pgd:steps=2,step_size=1eps")

@@ -26,9 +26,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.data.stream import Stream
 from classwise.models import fingerprint, load_model
 from tests.auditing import toys
-from tests.auditing.listening import Listener
 from tests.auditing.public_data import SETTINGS as PUBLIC_SETTINGS
 from tests.auditing.public_data import images
+from tests.auditing.toys import Listener
 from tests.models.networks import PUBLIC
 from tests.models.test_content import VALUES, Extra
 

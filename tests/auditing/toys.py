@@ -1,4 +1,4 @@
-"""Images and models for which the outcomes of an audit are known in closed form."""
+"""Images and models for which the outcomes of an audit are known in closed form, and a listener to its progress."""
 
 from __future__ import annotations
 
@@ -27,6 +27,30 @@ def small_autoattack() -> Iterator[None]:
         yield
     finally:
         table |= before
+
+
+class Listener:
+    """Records the tasks and lines of an evaluation, and interrupts it after a number of units."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.left = limit
+        self.lines: list[str] = []
+        self.totals: dict[str, int] = {}
+        self.done: dict[str, int] = {}
+
+    def start(self, task: str, total: int) -> None:
+        self.task = task
+        self.totals[task] = total
+        self.done[task] = 0
+
+    def advance(self, amount: int) -> None:
+        self.done[self.task] += amount
+        self.left -= amount
+        if self.left < 0:
+            raise KeyboardInterrupt
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
 
 
 class Linear(nn.Module):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import classwise as cw
-from tests.auditing.test_policy import written
+from tests.auditing.test_criteria import written
 
 from .conftest import Classwise
 

@@ -30,7 +30,7 @@ from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 
 from ..attacks.models import Small, images
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from ..pretend_cuda import PretendCuda
 from ..training.test_graphed_step import TINY
 from ..training.test_trainer import contents

@@ -21,7 +21,7 @@ from classwise.threat.ball import Threat
 
 from ..attacks.models import Small
 from ..attacks.test_graphed_queue import CAPTURABLE, CLASSES, Reading, attacked, brief, rows_of, same
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from ..training.test_graphed_step import CASES, REFUSED, TINY
 from ..training.test_trainer import contents
 from . import MARKS, PRETENDED

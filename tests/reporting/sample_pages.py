@@ -29,7 +29,7 @@ from classwise.reporting.board.result import Board
 from classwise.reporting.evidence.build import evidence
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
-from tests.auditing.test_policy import written as written_policy
+from tests.auditing.test_criteria import written as written_policy
 
 from .conftest import audit_of
 from .test_worst_class import result_of

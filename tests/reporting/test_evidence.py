@@ -23,7 +23,7 @@ from classwise.core.files.storage import CHECKSUMS
 from classwise.reporting.evidence import build, facts, page
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
-from tests.auditing.test_policy import POLICY, audited, written
+from tests.auditing.test_criteria import POLICY, audited_pairs, written
 
 EVIDENCE = Path(facts.__file__).parent
 
@@ -232,16 +232,16 @@ def sentence(audit: Path, policy: Path, out: Path) -> str:
 
 def test_the_strong_sentence_needs_the_policy_before_the_first_attack(tmp_path: Path) -> None:
     file = written(tmp_path / "policy.yaml")
-    audited(tmp_path / "1" / "a", file)
+    audited_pairs(tmp_path / "1" / "a", file)
     assert sentence(tmp_path / "1" / "a", file, tmp_path / "e1") == facts.BEFORE
     other = written(tmp_path / "other.yaml", fail_if=["overall(all) < 0.8"])
     assert sentence(tmp_path / "1" / "a", other, tmp_path / "e2") == facts.AFTER, "the policy was changed"
-    audited(tmp_path / "2" / "a")
-    audited(tmp_path / "2" / "a", file, resume=True)
+    audited_pairs(tmp_path / "2" / "a")
+    audited_pairs(tmp_path / "2" / "a", file, resume=True)
     assert sentence(tmp_path / "2" / "a", file, tmp_path / "e3") == facts.AFTER, "resumed with the policy"
-    audited(tmp_path / "2" / "b", file, seed=1)
+    audited_pairs(tmp_path / "2" / "b", file, seed=1)
     assert sentence(tmp_path / "2" / "b", file, tmp_path / "e4") == facts.AFTER, "audited again"
-    audited(tmp_path / "3" / "a", file, max_time=1e-9)
+    audited_pairs(tmp_path / "3" / "a", file, max_time=1e-9)
     for name in ("outcomes", CHECKSUMS):
         source = tmp_path / "2" / "a" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / "3" / "a" / name)
@@ -251,7 +251,7 @@ def test_the_strong_sentence_needs_the_policy_before_the_first_attack(tmp_path: 
 
 def test_outcomes_of_another_model_are_refused(tmp_path: Path) -> None:
     file = written(tmp_path / "policy.yaml")
-    audited(tmp_path / "a", file)
+    audited_pairs(tmp_path / "a", file)
     part = tmp_path / "a" / "outcomes" / "part-00000.parquet"
     from classwise.auditing.outcomes import files
 

@@ -17,7 +17,7 @@ from classwise.training import SCHEDULES
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from .refusals import refused
 from .test_trainer import SMALL
 

@@ -17,7 +17,7 @@ from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from .killing import killed_and_resumed
 from .on_digits import ELSEWHERE, METHODS, NETWORK, NORMALISED, TINY
 from .test_trainer import SMALL, contents

@@ -23,7 +23,7 @@ from classwise.training.step import TrainingStep
 from classwise.training.trainer import Trainer
 from classwise.training.updates import Plain
 
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from ..pretend_cuda import Counted, PretendCuda
 from .killing import killed_and_resumed
 from .test_trainer import contents

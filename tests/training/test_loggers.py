@@ -16,7 +16,7 @@ from classwise.training.loggers.tensorboard import TensorBoard
 from classwise.training.loggers.wandb import WandB
 from classwise.training.train import train
 
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from .test_trainer import SMALL, contents
 
 

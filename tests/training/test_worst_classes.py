@@ -17,7 +17,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.train import train
 from classwise.training.worst_classes import resolve_worst, worst_accuracy
 
-from ..auditing.listening import Listener
+from ..auditing.toys import Listener
 from .by_hand import event_of
 from .on_digits import TINY
 from .test_cfa import weights

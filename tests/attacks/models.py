@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
 
 
 class Linear(nn.Module):
@@ -44,3 +48,8 @@ class Small(nn.Module):
 
 def images(count: int = 12, channels: int = 2, side: int = 4, seed: int = 0) -> Tensor:
     return torch.rand(count, channels, side, side, generator=torch.Generator().manual_seed(seed))
+
+
+def labelled(model: M, x: Tensor) -> tuple[M, Tensor, Tensor]:
+    """The model, the images, and the labels that it predicts for them, so that all are correctly classified."""
+    return model, x, model(x).argmax(1)

@@ -23,7 +23,7 @@ from classwise.core.settings.config import configurable, describe
 from classwise.threat.ball import Norm, Threat
 
 from .blocks import joined
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 pytestmark = pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
 
@@ -222,8 +222,7 @@ def test_l1_keeps_the_contract(attack: Attack) -> None:
 )
 def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
     """48 images through 32 slots, in two orders: each starts, checks and turns at a time of its own."""
-    model, x = Small(6), images(48)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(6).eval(), images(48))
     threat = Threat(norm, {"Linf": 0.03, "L2": 0.1, "L1": 0.5}[norm])
     first, second = (
         joined(Engine(model, batch_size=32).attack(attack, threat, [Job(order, x[order], y[order])]))
@@ -235,8 +234,7 @@ def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
 
 def test_passes_and_iterations_of_a_robust_image() -> None:
     """101 points forward and back for each start, and its best point once more in float32."""
-    model, x = Linear(3), 0.4 + 0.2 * images(4, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(3), 0.4 + 0.2 * images(4, side=3))
     (done,) = list(
         Engine(model, batch_size=32).attack(APGD(restarts=2), Threat("Linf", 1e-4), [Job(torch.arange(4), x, y)])
     )
@@ -252,8 +250,7 @@ def test_passes_and_iterations_of_a_robust_image() -> None:
     [(2, 9, 1, 1), (3, 9, 2, 4), (10, 9, 1, 9), (100, 9, 1, 9), (10, 3, 1, 3)],
 )
 def test_targets_follow_the_number_of_classes(classes: int, targets: int, restarts: int, starts: int) -> None:
-    model, x = Linear(classes), images(4, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(classes), images(4, side=3))
     attack = APGDT(steps=1, targets=targets, restarts=restarts)
     (done,) = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
     assert done.backwards.tolist() == [2 * starts] * 4
@@ -359,8 +356,7 @@ def test_a_fallback_warns_once(attack: Attack, classes: int, warning: str) -> No
 def test_the_reference_breaks_as_many(kind: str, norm: Norm, epsilon: float, spread: int) -> None:
     """Of 100 images, as many within the spread that the seeds of either have on this model."""
     theirs = pytest.importorskip("pyautoattack.autopgd_base")
-    model, x = Small(6).eval(), images(100, side=6)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(6).eval(), images(100, side=6))
     mine = {"ce": APGD(steps=30), "dlr": APGDDLR(steps=30), "t": APGDT(steps=30)}[kind]
     options = {"n_iter": 30, "norm": norm, "eps": epsilon, "use_largereps": norm == "L1", "device": "cpu"}
     if kind == "t":

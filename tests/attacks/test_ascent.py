@@ -16,7 +16,7 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Norm, Threat
 
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 GRADIENT_ATTACKS: list[Attack] = [
     FGSM(),
@@ -77,8 +77,7 @@ def test_an_attack_succeeds_exactly_where_the_ball_crosses_the_boundary() -> Non
 
 
 def test_absolute_and_relative_steps() -> None:
-    model, x = Linear(2), 0.4 + 0.2 * images(4, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(2), 0.4 + 0.2 * images(4, side=3))
     radii = torch.tensor([0.01, 0.02, 0.04, 0.08])
     threat = Threat("Linf", radii)
     relative = cw.attack(
@@ -131,8 +130,7 @@ class Confident(nn.Module):
 
 def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only() -> None:
     """At 1/T = 300 on large logits, over 1,000 images, within half a point of PGD on the margin."""
-    model, x = Confident().eval(), images(1000)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Confident().eval(), images(1000))
 
     def robust(attack: Ascent) -> tuple[float, float]:
         engine = Engine(model, batch_size=250)
@@ -153,8 +151,7 @@ def test_a_steep_temperature_is_as_strong_as_the_margin_in_our_arithmetic_only()
 
 
 def test_restarts_never_raise_accuracy_and_differ_from_each_other() -> None:
-    model, x = Small(10), images(64)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(10).eval(), images(64))
     robust = []
     for restarts in (1, 2, 8):
         attack = PGD(steps=1, step_size="0.1eps", restarts=restarts)

@@ -26,15 +26,14 @@ from classwise.core.settings.config import configurable
 from classwise.threat.ball import Threat
 
 from .blocks import COLUMNS, joined
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 THREAT = Threat("Linf", 0.05)
 
 
 @pytest.fixture(scope="module")
 def case() -> tuple[Small, Tensor, Tensor]:
-    model, x = Small(10), images(150)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(10).eval(), images(150))
     y[:12] = (y[:12] + 1) % 10  # some are wrong before any attack
     return model, x, y
 
@@ -122,8 +121,7 @@ def test_stopping_at_the_first_hit_breaks_all_that_the_last_iterate_does(case: t
 
 def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
     """With an absurd step the loss goes up and down, so the last iterate is not the best."""
-    model, x = Small(3), images(64)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), images(64))
     attack = PGD(steps=7, step_size=0.09, random_init="none")
     kept = evaluated((model, x, y), attack)
     last = evaluated((model, x, y), attack, early_stop=False)
@@ -137,8 +135,7 @@ def test_unbroken_images_keep_the_iterate_of_lowest_margin() -> None:
 
 def test_of_unsuccessful_starts_the_one_of_lowest_margin_is_kept() -> None:
     """Each start is also run alone, without the engine."""
-    model, x = Small(3), images(64)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), images(64))
     attack = PGD(steps=1, step_size=0.01, restarts=4)
     kept = evaluated((model, x, y), attack, early_stop=False)
     margins = []
@@ -167,8 +164,7 @@ class Liar(nn.Module):
 
 
 def test_a_false_suspicion_is_not_believed_and_the_attack_goes_on() -> None:
-    model, x = Liar(), images(40)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Liar(), images(40))
     result = evaluated((model, x, y), PGD(steps=4, step_size="0.01eps", random_init="none"))
     assert not bool(result.success.any())
     assert bool((result.forwards >= 8).all())  # every one of the four steps was suspicious and was verified
@@ -308,8 +304,7 @@ class Sized(nn.Module):
 
 
 def sized(noise: float, order: Tensor) -> tuple[Finished, dict[int, int]]:
-    model, x = Sized(noise), images(150)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Sized(noise), images(150))
     attack = PGD(steps=12, objective="margin", step_size="0.02eps")
     return evaluated((model, x, y), attack, order=order, batch_size=128), model.sizes
 

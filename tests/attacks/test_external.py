@@ -23,7 +23,7 @@ from classwise.core.settings.config import make
 from classwise.models.logits import LogitsModel
 from classwise.threat.ball import Threat
 
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 from .test_peers import peer
 
 
@@ -127,8 +127,7 @@ def test_copies_that_fill_up_a_batch_are_not_attacked() -> None:
 
 
 def test_draws_repeat_with_the_seed_and_leave_the_generators_alone() -> None:
-    model, x = Linear(3, side=4).eval(), images(32)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(3, side=4).eval(), images(32))
     before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
     once, again, other = (
         cw.attack(model, x, y, ExternalAttack(attack=noise), threat="Linf:0.2", seed=seed, early_stop=False)
@@ -142,8 +141,7 @@ def test_draws_repeat_with_the_seed_and_leave_the_generators_alone() -> None:
 
 
 def test_restarts_draw_anew_and_break_more() -> None:
-    model, x = Small(5).eval(), images(64)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(5).eval(), images(64))
     once, often = (
         model(cw.attack(model, x, y, ExternalAttack(attack=noise, restarts=restarts), threat="Linf:0.1")).argmax(1) != y
         for restarts in (1, 10)
@@ -191,15 +189,13 @@ def test_what_cannot_be_made() -> None:
 
 
 def test_targets_are_refused() -> None:
-    model, x = Small(3).eval(), images()
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), images())
     with pytest.raises(ClasswiseError, match="targets are not supported"):
         cw.attack(model, x, y, ExternalAttack(attack=away), threat="Linf:0.1", targets=(y + 1) % 3)
 
 
 def test_an_audit_runs_it_from_a_spec_and_says_what_it_was() -> None:
-    model, x = Small(3).eval(), images(64)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), images(64))
     spec = f"external:build={__name__}:climbing"
     done = audit(model, (x, y), "Linf:0.1", {"by path": spec, "by hand": ExternalAttack(attack=away)}, batch_size=32)
     said = done.outcomes.meta.attacks

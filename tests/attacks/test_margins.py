@@ -13,12 +13,13 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.margins import MD, PMA
+from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.attacks.losses import margin
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Norm, Threat
 
-from .models import Linear, images
+from .models import Linear, images, labelled
 
 
 def moves(attack: Attack, inputs: AttackInputs, model: Linear) -> Tensor:
@@ -70,12 +71,11 @@ def test_md_takes_the_margin_apart_and_then_whole(run: int) -> None:
         assert torch.allclose(taken[i], size * way.sign(), atol=1e-6), i
 
 
-@pytest.mark.parametrize("attack", [PMA(), MD(), PGD(steps=40, objective="dlr"), PGDT(steps=40)], ids=str)
+@pytest.mark.parametrize("attack", [PMA(), MD(), PGD(steps=40, objective="dlr"), PGDT(steps=40), MIFGSM()], ids=str)
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 @pytest.mark.filterwarnings("ignore:the difference of logits ratio needs")
 def test_two_class_linear_model_reaches_the_exact_optimum(attack: Attack, norm: Norm) -> None:
-    model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(2), 0.4 + 0.2 * images(16, side=3))
     result = cw.attack(model, x, y, attack, threat=Threat(norm, 0.05), early_stop=False)
     normal = (model.weight[0] - model.weight[1]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()

@@ -22,7 +22,7 @@ from classwise.core.settings.config import make
 from classwise.threat.ball import Norm, Threat
 
 from .blocks import joined
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 
 def finished(
@@ -129,8 +129,7 @@ def test_a_later_start_never_forgets_a_nearer_point() -> None:
     ],
 )
 def test_attacks_of_minimal_distance_do_not_compute_in_bfloat16(spec: str, norm: Norm, radius: float) -> None:
-    model, x = Small(5).eval(), images(32)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(5).eval(), images(32))
     found, nearest = [], []
     for precision in (EXACT, Precision(dtype="bfloat16")):
         jobs = [Job(torch.arange(len(x)), x, y)]
@@ -290,8 +289,7 @@ def peer(name: str) -> Any:
 def test_fab_t_finds_the_distances_that_torchattacks_finds(norm: Norm, epsilon: float) -> None:
     """One target, from the image itself: the same arithmetic, so the same points up to rounding."""
     torchattacks = peer("torchattacks")
-    model, x = Small(5).eval(), 0.2 + 0.6 * images(16)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(5).eval(), 0.2 + 0.6 * images(16))
     theirs = torchattacks.FAB(model, norm=norm, eps=10.0, steps=20, n_restarts=1, n_classes=2, multi_targeted=True)
     reached = theirs(x, y)
     wrong = model(reached).argmax(1) != y

@@ -17,7 +17,7 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Threat
 
 from .blocks import joined
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 
 def case_of(model: Linear | Small, x: Tensor, epsilon: float = 0.1) -> AttackInputs:
@@ -111,8 +111,7 @@ def test_queries_are_counted_and_an_image_misclassified_when_clean_costs_none() 
 
 
 def test_passes_are_counted_image_by_image_however_they_are_packed() -> None:
-    model, x = Small(4), images(32)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(4).eval(), images(32))
     forwards = [
         finished(model, x, y, NAttack(steps=2, samples=6, rows_per_pass=rows), 0.0).forwards.tolist()
         for rows in (1, 96)

@@ -16,7 +16,7 @@ from classwise.attacks.blackbox.square import Square, _bump_pair, _Window
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM
 
-from .models import Small, images
+from .models import Small, images, labelled
 
 
 def peer(name: str) -> Any:
@@ -109,8 +109,7 @@ class NeverLast(_Window):
 def test_torchattacks_square(norm: str, radius: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other draws, so other images; but as many with squares in the same places, and more with squares in all."""
     torchattacks = peer("torchattacks")
-    model, x = Small(5).eval(), images(200, side=10)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(5).eval(), images(200, side=10))
     theirs = torchattacks.Square(model, norm=norm, eps=radius, n_queries=60, seed=0, resc_schedule=False)
     with torch.random.fork_rng():
         stand = int((model(theirs(x, y)).argmax(1) == y).sum())

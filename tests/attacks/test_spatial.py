@@ -20,7 +20,7 @@ from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
-from .models import Small, images
+from .models import Small, images, labelled
 
 
 def moved(x: Tensor, *coordinates: float) -> Tensor:
@@ -97,8 +97,7 @@ def test_random_transformations_are_within_the_radius_and_differ() -> None:
 
 
 def test_the_grid_returns_the_image_of_lowest_margin() -> None:
-    model, x = Small().eval(), images()
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small().eval(), images())
     attack = SpatialGrid(rotations=5, translations=3)
     result = cw.attack(model, x, y, attack, threat="spatial:1", early_stop=False)
     levels = itertools.product((-1, -0.5, 0, 0.5, 1), (-1, 0, 1), (-1, 0, 1))

@@ -18,7 +18,7 @@ from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Threat
 
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 SIDE = 32
 AT = (1, 10, 11, 12, 50, 51, 52, 201, 202, 501, 502, 1001, 1002, 2001, 2002, 4001, 4002, 5000)
@@ -114,8 +114,7 @@ def test_a_short_search_goes_through_the_whole_schedule_if_rescaled() -> None:
 
 @pytest.mark.parametrize("threat", ["Linf:0.1", "L2:0.5"])
 def test_what_does_not_lower_the_margin_is_not_kept(threat: str) -> None:
-    model, x = Small(), images(32)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small().eval(), images(32))
     forward = EXACT.forward(model)
     case = AttackInputs(x, y, torch.arange(32), Threat.parse(threat), CounterRNG(0))
     attack = Square(steps=40)
@@ -159,8 +158,7 @@ def test_queries_are_counted_and_bounded(precision: Precision) -> None:
 
 def test_linf_finds_the_optimum_of_a_linear_model() -> None:
     """Squares of one pixel reach it exactly: margin - eps ‖w_y - w_k‖₁."""
-    model, x = Linear(2), 0.4 + 0.2 * images(16, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(2), 0.4 + 0.2 * images(16, side=3))
     with torch.no_grad():
         model.bias[1] -= 100 * (2 * y[0] - 1)  # no attack can succeed, so the search runs to its end
         y = model(x).argmax(1)
@@ -252,8 +250,7 @@ def test_any_size_of_image(shape: tuple[int, int, int], threat: str) -> None:
 @pytest.mark.parametrize("threat", ["Linf:0.05", "L2:0.2"])
 def test_rows_at_different_proposals_do_not_feel_each_other(threat: str) -> None:
     """A queue of 96 images through 32 slots gives the bits of three full batches."""
-    model, x = Small(5), images(96)
-    y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(5).eval(), images(96))
     attack, index = Square(steps=25), torch.arange(96)
     queued = torch.zeros_like(x)
     for block in Engine(model, batch_size=32).attack(attack, Threat.parse(threat), [Job(index, x, y)]):

@@ -19,7 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 
-from .models import Linear, images
+from .models import Linear, images, labelled
 
 
 @pytest.mark.parametrize(("name", "version"), [(name, version) for name in SUITES for version in SUITES[name]])
@@ -47,8 +47,7 @@ def test_what_is_unknown_is_said_with_the_nearest_known(name: str, options: dict
 
 @pytest.fixture(scope="module")
 def case() -> tuple[nn.Module, Tensor, Tensor]:
-    model, x = Linear(5).eval(), images(40, side=3)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Linear(5).eval(), images(40, side=3))
     y[:4] = (y[:4] + 1) % 5
     return model, x, y
 

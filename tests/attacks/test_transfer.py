@@ -22,7 +22,7 @@ from classwise.models import fingerprint, save_weights
 from classwise.models.loading.loader import load_model
 from classwise.threat.ball import Threat
 
-from .models import Linear, Small, images
+from .models import Linear, Small, images, labelled
 
 INNER = (MIFGSM(), PGD(objective="kl", random_init="normal"), PGDT(steps=3, targets=1))
 
@@ -38,8 +38,7 @@ def test_the_image_is_the_one_that_the_surrogate_alone_gives(inner: Attack) -> N
 
 def test_the_model_judges_and_only_its_own_passes_count() -> None:
     """One pass for the clean logits and one verdict for each start; no gradient."""
-    model, x = Small(3).eval(), 0.3 + 0.4 * images(64)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), 0.3 + 0.4 * images(64))
     attack = Transfer(surrogate=Linear(3, side=4), attack=PGD(restarts=3))
     blocks = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.1), [Job(torch.arange(64), x, y)]))
     for done in blocks:
@@ -51,8 +50,7 @@ def test_the_model_judges_and_only_its_own_passes_count() -> None:
 
 
 def test_on_itself_it_is_the_attack() -> None:
-    model, x = Small(3).eval(), images(32)
-    y = model(x).argmax(1)
+    model, x, y = labelled(Small(3).eval(), images(32))
     fooled = model(cw.attack(model, x, y, Transfer(surrogate=model, attack=PGD()), threat="Linf:0.1")).argmax(1) != y
     assert torch.equal(fooled, model(cw.attack(model, x, y, PGD(), threat="Linf:0.1", early_stop=False)).argmax(1) != y)
 
@@ -82,8 +80,7 @@ def test_a_spec_names_the_surrogate_and_the_options_of_the_attack_within(tmp_pat
     assert make(ATTACKS, f"transfer:surrogate={path},attack.decay=0") == Transfer(
         surrogate=str(path), attack=MIFGSM(decay=0)
     )
-    model, x = load_model("lenet", num_classes=3, in_channels=1), images(8, 1, 28)
-    y = model(x).argmax(1)
+    model, x, y = labelled(load_model("lenet", num_classes=3, in_channels=1), images(8, 1, 28))
     expected = cw.attack(surrogate, x, y, PGD(steps=3, step_size=2 / 255), threat="Linf:0.1", early_stop=False)
     assert torch.equal(cw.attack(model, x, y, attack, threat="Linf:0.1"), expected)
 

@@ -14,8 +14,9 @@ from PIL import Image
 
 import classwise as cw
 from classwise.core.errors import ClasswiseError
-from classwise.data import Images, Stream, encoded, load_data, loading, stream_data
+from classwise.data import Images, Stream, encoded, load_data, stream_data
 from classwise.data.encoded import EncodedImages
+from classwise.data.sets import loading
 from classwise.data.sets.imagenet import ImageNet
 from classwise.data.sets.loading import open_data
 

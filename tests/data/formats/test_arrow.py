@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
+from tests.data.refusals import refused
 from tests.data.writers import PICTURES, png
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -60,8 +60,7 @@ def test_splits(tmp_path: Path) -> None:
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert (len(load_data(tmp_path, split="train")), len(load_data(tmp_path))) == (6, 2)
     assert load_data(tmp_path, size=3).shape == (3, 3, 3)
-    with pytest.raises(ClasswiseError, match=r"unknown split of .* 'valid'; known: test, train"):
-        load_data(tmp_path, split="valid")
+    refused(r"unknown split of .* 'valid'; known: test, train", tmp_path, split="valid")
 
 
 def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path) -> None:
@@ -81,25 +80,20 @@ def test_labels_of_text_and_integers(tmp_path: Path) -> None:
     assert load_data(folder, label="text", image="img").class_names == ("x", "y")
     by_coarse = load_data(folder, label="coarse", classes="5,7")
     assert (by_coarse.class_names, by_coarse.y.tolist()) == (("5", "7"), [0, 1, 0, 1, 1, 1])
-    with pytest.raises(ClasswiseError, match=r"unknown label in .*'c'; known: a, b"):
-        load_data(folder, classes="a,b")
-    with pytest.raises(ClasswiseError, match="has no column 'photo' of images"):
-        load_data(folder, image="photo")
+    refused(r"unknown label in .*'c'; known: a, b", folder, classes="a,b")
+    refused("has no column 'photo' of images", folder, image="photo")
 
 
 def test_several_labels_are_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", label=[[0, 1]] * 6)
-    with pytest.raises(ClasswiseError, match="column 'label' has several labels per image; each image must have one"):
-        load_data(folder)
+    refused("column 'label' has several labels per image; each image must have one", folder)
 
 
 @pytest.mark.parametrize("keep", [0, 50, 900, -1, -8])  # -8: without the marker of its end
 def test_truncated_files(tmp_path: Path, keep: int) -> None:
     file = write(tmp_path / "a") / "data-00000-of-00001.arrow"
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ClasswiseError, match=r"\.arrow (is truncated|cannot be read as an Arrow stream)") as caught:
-        load_data(tmp_path / "a")
-    assert "\n" not in str(caught.value)
+    refused(r"\.arrow (is truncated|cannot be read as an Arrow stream)", tmp_path / "a")
 
 
 @pytest.mark.parametrize(
@@ -118,8 +112,7 @@ def test_truncated_files(tmp_path: Path, keep: int) -> None:
 def test_other_states(tmp_path: Path, state: Any, message: str) -> None:
     folder = write(tmp_path / "a")
     (folder / "state.json").write_text(json.dumps(state))
-    with pytest.raises(ClasswiseError, match=message):
-        load_data(folder)
+    refused(message, folder)
 
 
 def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -146,5 +139,4 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
         ("0,2", "unknown class folder of .* '10'"),
         ("0,2,11", "unknown class folder of .* '10'; did you"),
     ):
-        with pytest.raises(ClasswiseError, match=message):
-            load_data(tmp_path / "numbered", classes=classes)
+        refused(message, tmp_path / "numbered", classes=classes)

@@ -14,6 +14,7 @@ from PIL import Image, features
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.image_files import Decoder
+from tests.data.refusals import refused
 from tests.data.writers import write_parquet
 
 # Pillow before 13 reads an uncompressed TIFF of this mode as if it had four channels.
@@ -51,8 +52,7 @@ def test_splits_are_subfolders(pictures: Path, tmp_path: Path) -> None:
     for path in (tmp_path / "set", tmp_path / "set" / "train"):
         images = load_data(path, split="train")
         assert (len(images), images.split) == (5, "train")
-    with pytest.raises(ClasswiseError, match="no split 'test' with a subfolder per class, only train"):
-        load_data(tmp_path / "set", split="test")
+    refused("no split 'test' with a subfolder per class, only train", tmp_path / "set", split="test")
 
 
 def test_classes_without_images(pictures: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -67,17 +67,14 @@ def test_classes_without_images(pictures: Path, caplog: pytest.LogCaptureFixture
 def test_folders_of_other_files_are_not_classes(pictures: Path) -> None:
     (pictures / "labels").mkdir()
     (pictures / "labels" / "all.csv").write_text("a,b")
-    with pytest.raises(ClasswiseError, match=r"labels has no images, only other files; .* classes=cat,dog$"):
-        load_data(pictures)
+    refused(r"labels has no images, only other files; .* classes=cat,dog$", pictures)
     assert load_data(pictures, classes="ant,cat,dog").class_counts().tolist() == [1, 2, 2]
-    with pytest.raises(ClasswiseError, match=r"unknown class folder of .* 'dog'; known: ant, cat"):
-        load_data(pictures, classes="ant,cat")
+    refused(r"unknown class folder of .* 'dog'; known: ant, cat", pictures, classes="ant,cat")
 
 
 def test_no_images_at_all(tmp_path: Path) -> None:
     (tmp_path / "cat").mkdir()
-    with pytest.raises(ClasswiseError, match="has no images; expected some in a subfolder per class"):
-        load_data(tmp_path, data_format="folder")
+    refused("has no images; expected some in a subfolder per class", tmp_path, data_format="folder")
 
 
 @pytest.mark.parametrize(
@@ -102,8 +99,7 @@ def test_hidden_files_and_folders_are_skipped_at_any_depth(tmp_path: Path, name:
     for split, values in (("train", [0, 1]), ("test", [2, 3])):
         images = load_data(tmp_path, split=split)
         assert (images.class_names, images.x[:, 0, 0, 0].tolist()) == (("cat", "dog"), values)
-    with pytest.raises(ClasswiseError, match="no split 'valid' with a subfolder per class, only test, train"):
-        load_data(tmp_path, split="valid")
+    refused("no split 'valid' with a subfolder per class, only test, train", tmp_path, split="valid")
     tables = tmp_path / "tables"
     for split in ("train", "test"):
         write_parquet(tables / f"{split}.parquet", label=[0] * 6)
@@ -131,8 +127,7 @@ def test_a_class_may_have_the_name_of_a_split(tmp_path: Path) -> None:
         assert load_data(tmp_path / "road", split=split).class_names == ("bus", "car", "train")
     for name in ("train/a.png", "test/b.png"):  # neither has a folder of a class
         write(tmp_path / "flat" / name, 1)
-    with pytest.raises(ClasswiseError, match="no split 'test' with a subfolder per class, only images without"):
-        load_data(tmp_path / "flat")
+    refused("no split 'test' with a subfolder per class, only images without", tmp_path / "flat")
 
 
 SPLITS = strategies.dictionaries(
@@ -173,21 +168,19 @@ def test_links_are_followed_once(tmp_path: Path) -> None:
     images = load_data(tmp_path / "set")
     assert (images.class_names, images.class_counts().tolist()) == (("cat", "dog", "eel"), [2, 1, 1])
     (tmp_path / "set" / "dog" / "b.png").symlink_to("gone.png")
-    with pytest.raises(ClasswiseError, match=r"dog/b\.png is a link to the missing file gone\.png"):
-        load_data(tmp_path / "set")
+    refused(r"dog/b\.png is a link to the missing file gone\.png", tmp_path / "set")
 
 
 def test_an_unreadable_folder_is_not_a_class_without_images(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir = os.scandir
 
-    def refused(path: str) -> Any:
+    def denied(path: str) -> Any:
         if str(path).endswith("deep"):
             raise PermissionError(13, "Permission denied")
         return scandir(path)
 
-    monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(ClasswiseError, match=r"cannot read the folder .*/cat/deep: Permission denied"):
-        load_data(pictures)
+    monkeypatch.setattr(os, "scandir", denied)
+    refused(r"cannot read the folder .*/cat/deep: Permission denied", pictures)
 
 
 def test_names_of_files_and_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,22 +194,18 @@ def test_names_of_files_and_the_working_folder(tmp_path: Path, monkeypatch: pyte
     images = load_data(".")
     assert (len(images), images.class_names, images.name) == (6, ("golden retriever",), tmp_path.name)
     (tmp_path / "golden retriever" / "empty.png").touch()
-    with pytest.raises(ClasswiseError, match=r"empty\.png cannot be decoded: not an image"):
-        load_data(".")
+    refused(r"empty\.png cannot be decoded: not an image", ".")
 
 
 def test_corrupt_picture(pictures: Path) -> None:
     file = pictures / "dog" / "a.png"
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(ClasswiseError, match=r"dog/a\.png cannot be decoded") as caught:
-        load_data(pictures)
-    assert "\n" not in str(caught.value)
+    refused(r"dog/a\.png cannot be decoded", pictures)
 
 
 def test_sizes_must_agree_or_be_given(pictures: Path) -> None:
     write(pictures / "cat" / "wide.png", 9, size=(20, 10))
-    with pytest.raises(ClasswiseError, match=r"wide\.png is 20x10 and the first image 5x4 .*size=64"):
-        load_data(pictures)
+    refused(r"wide\.png is 20x10 and the first image 5x4 .*size=64", pictures)
     assert load_data(pictures, size=8).shape == (3, 8, 8)
 
 
@@ -271,10 +260,8 @@ def test_another_file_of_that_name_is_ignored(pictures: Path, caplog: pytest.Log
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="unknown format; supported formats: parquet"):
-        load_data(tmp_path)
-    with pytest.raises(ClasswiseError, match="has no subfolders"):
-        load_data(tmp_path, data_format="folder")
+    refused("unknown format; supported formats: parquet", tmp_path)
+    refused("has no subfolders", tmp_path, data_format="folder")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", YCBCR])

@@ -10,6 +10,7 @@ import torch
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.layout import channels_first
+from tests.data.refusals import refused
 
 X = np.random.default_rng(0).integers(0, 256, (5, 3, 6, 8), dtype=np.uint8)
 Y = np.array([0, 1, 2, 1, 0])
@@ -70,9 +71,7 @@ def test_layout_rules() -> None:
 )
 def test_bad_content(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
     np.savez(tmp_path / "set.npz", **arrays)
-    with pytest.raises(ClasswiseError, match=message) as caught:
-        load_data(tmp_path / "set.npz")
-    assert "\n" not in str(caught.value)
+    refused(message, tmp_path / "set.npz")
 
 
 @pytest.mark.parametrize("keep", [0, 10, 500, -30])
@@ -80,8 +79,7 @@ def test_truncated(tmp_path: Path, keep: int) -> None:
     file = tmp_path / "set.npz"
     np.savez(file, x=X, y=Y)
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(ClasswiseError, match=r"set\.npz is truncated or not a \.npz file"):
-        load_data(file)
+    refused(r"set\.npz is truncated or not a \.npz file", file)
 
 
 def test_corrupt_values(tmp_path: Path) -> None:
@@ -90,15 +88,13 @@ def test_corrupt_values(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[300] ^= 1
     file.write_bytes(content)
-    with pytest.raises(ClasswiseError, match=r"truncated or not a \.npz file of plain arrays: Bad CRC"):
-        load_data(file)
+    refused(r"truncated or not a \.npz file of plain arrays: Bad CRC", file)
 
 
 def test_an_npy_under_the_wrong_name(tmp_path: Path) -> None:
     np.save(tmp_path / "set.npy", X)
     (tmp_path / "set.npy").rename(tmp_path / "set.npz")
-    with pytest.raises(ClasswiseError, match=r"truncated or not a .npz file"):
-        load_data(tmp_path / "set.npz")
+    refused(r"truncated or not a .npz file", tmp_path / "set.npz")
 
 
 def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
+from tests.data.refusals import refused
 from tests.data.writers import PICTURES, png, write_parquet
 
 
@@ -94,8 +95,7 @@ def test_folder_of_shards(tmp_path: Path) -> None:
     assert torch.equal(train.x, torch.from_numpy(PICTURES).permute(0, 3, 1, 2))
     assert train.y.tolist() == [0, 1, 2, 3, 0, 1]
     assert len(load_data(tmp_path)) == 1
-    with pytest.raises(ClasswiseError, match="no file for the split 'valid'"):
-        load_data(tmp_path, split="valid")
+    refused("no file for the split 'valid'", tmp_path, split="valid")
 
 
 def test_a_folder_of_several_sets_is_not_mixed(tmp_path: Path) -> None:
@@ -103,28 +103,20 @@ def test_a_folder_of_several_sets_is_not_mixed(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one-test-small.parquet", label=[0] * 6)
     assert load_data(tmp_path).name == tmp_path.name
     write_parquet(tmp_path / "two-test.parquet", label=[0] * 6)
-    with pytest.raises(
-        ClasswiseError, match=r"several data sets for the split 'test' \(one-test.parquet, two-test.parquet\)"
-    ):
-        load_data(tmp_path)
+    refused(r"several data sets for the split 'test' \(one-test.parquet, two-test.parquet\)", tmp_path)
 
 
 def test_shards_must_agree(tmp_path: Path) -> None:
     write_parquet(tmp_path / "test-00000-of-00002.parquet", names={"label": ["a", "b"]}, label=[0] * 6)
     write_parquet(tmp_path / "test-00001-of-00002.parquet", names={"label": ["b", "a"]}, label=[0] * 6)
-    with pytest.raises(ClasswiseError, match=r"00001-of-00002.parquet: columns or class names differ"):
-        load_data(tmp_path)
+    refused(r"00001-of-00002.parquet: columns or class names differ", tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
 def test_truncated_file(tmp_path: Path, keep: int) -> None:
     file = write_parquet(tmp_path / "set.parquet", label=[0] * 6)
     file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(
-        ClasswiseError, match=r"set\.parquet (is truncated or not a|cannot be read as) Parquet"
-    ) as caught:
-        load_data(file)
-    assert "\n" not in str(caught.value)
+    refused(r"set\.parquet (is truncated or not a|cannot be read as) Parquet", file)
 
 
 def test_bad_pictures_are_named_by_row(tmp_path: Path) -> None:
@@ -166,17 +158,13 @@ def test_size_scales_the_shorter_side_and_cuts_the_middle(tmp_path: Path) -> Non
     ],
 )
 def test_bad_columns_and_options(tmp_path: Path, labels: Any, options: Any, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message) as caught:
-        load_data(write_parquet(tmp_path / "set.parquet", **labels), **options)
-    assert "\n" not in str(caught.value)
+    refused(message, write_parquet(tmp_path / "set.parquet", **labels), **options)
 
 
 def test_no_pictures_and_no_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [0]}), tmp_path / "set.parquet")
-    with pytest.raises(ClasswiseError, match=r"no image column.*its columns: label"):
-        load_data(tmp_path / "set.parquet")
-    with pytest.raises(ClasswiseError, match="no rows"):
-        load_data(write_parquet(tmp_path / "set.parquet", contents=[], label=[]))
+    refused(r"no image column.*its columns: label", tmp_path / "set.parquet")
+    refused("no rows", write_parquet(tmp_path / "set.parquet", contents=[], label=[]))
 
 
 def test_shared_cifar100(shared: Path) -> None:

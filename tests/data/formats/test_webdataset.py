@@ -7,6 +7,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.data import load_data, stream_data
+from tests.data.refusals import refused
 
 from ..test_encoded import picture, png, shards, write_tar
 
@@ -51,32 +52,27 @@ def test_labels_that_are_not_class_numbers(tmp_path: Path) -> None:
     images = load_data(source, classes="dog,cat,ape")
     assert images.y.tolist() == [1, 0, 1]
     assert images.class_names == ("dog", "cat", "ape")
-    with pytest.raises(ClasswiseError, match=r"unknown label in .*words\.tar, 2: 'dog'; known: ape, cat$"):
-        load_data(source, classes="cat,ape")
-    with pytest.raises(ClasswiseError, match=r"'cat' is not a class number; for other labels .* classes=cat,dog$"):
-        load_data(source)
+    refused(r"unknown label in .*words\.tar, 2: 'dog'; known: ape, cat$", source, classes="cat,ape")
+    refused(r"'cat' is not a class number; for other labels .* classes=cat,dog$", source)
     numbers = {"1.png": PNG, "1.cls": b"17", "2.png": PNG, "2.json": b'{"label": 3}'}
     source = write_tar(tmp_path / "numbers.tar", numbers)
     assert load_data(source, classes=[3, 17]).class_names == ("3", "17")
     (tmp_path / "classnames.txt").write_text("ape\ndog\n")
     images = load_data(source, classes="3,17")
     assert (images.y.tolist(), images.class_names) == ([1, 0], ("ape", "dog"))
-    with pytest.raises(ClasswiseError, match="has 2 class names, and classes has 15 labels"):
-        load_data(source, classes="3..17")
+    refused("has 2 class names, and classes has 15 labels", source, classes="3..17")
 
 
 def test_splits_are_in_the_names_or_in_subfolders(tmp_path: Path) -> None:
     flat = shards(tmp_path / "flat")
     assert len(load_data(flat, split="test")) == 20
-    with pytest.raises(ClasswiseError, match="has no shards of the split 'train', only of test"):
-        load_data(flat, split="train")
+    refused("has no shards of the split 'train', only of test", flat, split="train")
     nested = tmp_path / "nested"
     nested.mkdir()
     (flat / "classnames.txt").rename(nested / "classnames.txt")
     flat.rename(nested / "test")
     assert load_data(nested, split="test").class_names == ("cat", "dog")
-    with pytest.raises(ClasswiseError, match="has no shards of the split 'train', only of test"):
-        load_data(nested, split="train")
+    refused("has no shards of the split 'train', only of test", nested, split="train")
 
 
 WRONG = {
@@ -97,8 +93,7 @@ WRONG = {
 def test_damaged_archives(kind: str, tmp_path: Path) -> None:
     files, message = WRONG[kind]
     source = write_tar(tmp_path / "some.tar", files)
-    with pytest.raises(ClasswiseError, match=message):
-        load_data(source)
+    refused(message, source)
 
 
 def test_files_that_are_not_archives(tmp_path: Path) -> None:
@@ -107,8 +102,10 @@ def test_files_that_are_not_archives(tmp_path: Path) -> None:
     whole.write_bytes(whole.read_bytes()[:3000])
     with pytest.raises(ClasswiseError, match=r"some\.tar is damaged: "):
         stream_data(whole)
-    with pytest.raises(ClasswiseError, match=r"packed\.tar is not an uncompressed tar file .*; decompress it"):
-        load_data(write_tar(tmp_path / "packed.tar", files, "w:gz"))
+    refused(
+        r"packed\.tar is not an uncompressed tar file .*; decompress it",
+        write_tar(tmp_path / "packed.tar", files, "w:gz"),
+    )
 
 
 def test_a_label_outside_the_class_names(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from classwise.analysis.trend import trend
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, DataNotFoundError
-from classwise.data import DATA, loading
+from classwise.data import DATA
 from classwise.data.images import Images
+from classwise.data.sets import loading
 from classwise.papers import experiment as context_module
 from classwise.papers.catalogue import claim_parts, experiment
 from classwise.papers.claims import Test, not_tested

@@ -78,8 +78,8 @@ def _worst(audit: Audit) -> int:
     return audit.outcomes.class_names.index(audit.worst_class().name)
 
 
-def sample_run(folder: Path) -> Run:
-    """A finished training run with validation, averaged weights and a per-class radius."""
+def sample_run(folder: Path, names: tuple[str, ...] = NAMES, epochs: int = 30, selected: int = 20) -> Run:
+    """A training run with validation, averaged weights from the second epoch on, and a per-class radius."""
     folder.mkdir()
     (folder / "recipe.yaml").write_text(Recipe.read("cfa-at", budget="short").yaml(), encoding="utf-8")
     rows = [
@@ -90,16 +90,16 @@ def sample_run(folder: Path) -> Run:
             "label": label,
             "count": 50,
             "clean": 0.8,
-            "robust": (0.2 + 0.02 * epoch) * (label + 3) / 12,
+            "robust": (0.2 + 0.6 * epoch / epochs) * (label + 3) / (len(names) + 2),
             "epsilon": (8 + label) / 255 if split == "train" else None,
         }
         for split in ("train", "valid", "valid-average")
-        for epoch in range(1 if split == "valid-average" else 0, 30)
-        for label, name in enumerate(NAMES)
+        for epoch in range(1 if split == "valid-average" else 0, epochs)
+        for label, name in enumerate(names)
     ]
     pd.DataFrame(rows).to_parquet(folder / "epochs.parquet")
-    selected = {"event": "selected", "epoch": 20, "which": "best"}
-    (folder / "events.jsonl").write_text(json.dumps(selected) + "\n", encoding="utf-8")
+    event = {"event": "selected", "epoch": selected, "which": "best"}
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
     return Run(folder)
 
 

@@ -17,7 +17,6 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.cli.console import show_result
 from classwise.reporting.facts.comparison_sentences import ComparisonFacts, PairFacts
 from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
@@ -282,19 +281,6 @@ def test_runs_without_a_clean_pass_leave_the_clean_accuracy_open() -> None:
         first, second = comparison.table[measure].tolist()
         assert math.isnan(first)
         assert second == 1
-
-
-def test_equally_low_classes_are_all_named(capsys: pytest.CaptureFixture[str]) -> None:
-    labels = np.repeat(np.arange(3), 4)
-    predictions = np.array([0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2])
-    comparison = compare({"at": Audit(Outcomes.from_predictions(labels, predictions, None, CLASSES[:3]))})
-    context = comparison_context(comparison)
-    assert "".join(context["headline"]) == "Worst-class accuracy: 50.0\u00a0% (ant and bee)"
-    assert context["sentences"][0].startswith(
-        "at (one training run): worst-class accuracy 50.0\u00a0% (ant and bee; 95\u00a0% interval "
-    )
-    show_result(comparison)
-    assert "of equally low classes the first" in capsys.readouterr().out
 
 
 def test_many_methods_have_one_sentence_and_a_plot_of_both_accuracies() -> None:

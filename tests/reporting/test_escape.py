@@ -6,7 +6,6 @@ import csv
 import re
 import tempfile
 import unicodedata
-from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -33,6 +32,7 @@ from classwise.reporting.escape import (
 from classwise.reporting.tables import Cell, Row, Table
 
 from .conftest import MakeAudit
+from .markup import parsed, rows_of, tags, text_of
 
 EXAMPLES = (
     "</style><script>alert(1)</script>",
@@ -74,35 +74,6 @@ NAMES = st.lists(
 def original(text: str) -> str:
     """Invert `visible`."""
     return re.sub(r"⟨U\+([0-9A-F]{4,})⟩", lambda match: chr(int(match[1], 16)), text)
-
-
-class Cells(HTMLParser):
-    """The texts of the cells of the tables, the tags, and the attributes that could run something."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.inside = False
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-        if tag == "tr":
-            self.rows.append([])
-        if tag in {"td", "th"}:
-            self.rows[-1].append("")
-        self.inside = tag in {"td", "th"} or (self.inside and tag == "strong")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = self.inside and tag == "strong"
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.rows[-1][-1] += data
 
 
 def audit_of(names: list[str], model: str) -> Audit:
@@ -152,19 +123,20 @@ def test_names_are_read_back_from_every_format(names: list[str]) -> None:
         assert all(float(cell) >= 0 for row in body for cell in row[1:])
 
         text = (target / "classes.md").read_text(encoding="utf-8")
-        made = Cells(MarkdownIt("commonmark").enable("table").render(text))
-        assert {original(row[0]) for row in made.rows[1:]} == set(names)
-        assert all(len(row) == len(made.rows[0]) for row in made.rows)
-        assert made.tags <= {"h3", "table", "thead", "tbody", "tr", "th", "td", "strong", "p"}
+        made = parsed(MarkdownIt("commonmark").enable("table").render(text))
+        head, *body = rows_of(made)
+        assert {original(row[0]) for row in body} == set(names)
+        assert all(len(row) == len(head) for row in body)
+        assert {*tags(made)} <= {"h3", "table", "thead", "tbody", "tr", "th", "td", "strong", "p"}
 
         svg = ET.parse(target / "classes.svg")
         titles = [element.text or "" for element in svg.iter("{http://www.w3.org/2000/svg}title")]
         assert {original(title.rsplit(", all: ", 1)[0]) for title in titles if ", all: " in title} == set(names)
 
-        html = Cells((target / "a.html").read_text(encoding="utf-8"))
-        assert html.tags <= TAGS
-        assert html.attributes <= ATTRIBUTES
-        assert [original(row[0]) for row in html.rows[1:4]] == [names[label] for label in (2, 1, 0)]
+        html = parsed((target / "a.html").read_text(encoding="utf-8"))
+        assert {*tags(html)} <= TAGS
+        assert {name for element in html.iter() for name in element.attrib} <= ATTRIBUTES
+        assert [original(row[0]) for row in rows_of(html)[1:4]] == [names[label] for label in (2, 1, 0)]
 
 
 @pytest.mark.slow
@@ -178,7 +150,7 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
         report(comparison, target / "a.html")
         assert [original_text(row[0]) for row in read_csv(target / "methods.csv")[1:]] == names[:2]
         assert {original_text(row[0]) for row in read_csv(target / "classes.csv")[1:]} == set(names)
-        assert Cells((target / "a.html").read_text(encoding="utf-8")).tags <= TAGS
+        assert {*tags(parsed((target / "a.html").read_text(encoding="utf-8")))} <= TAGS
 
         frame = pd.DataFrame({"index": range(6), "label": [0, 0, 1, 1, 2, 2], "low": 0.0, "high": [0.1, 0.2] * 3})
         frame = frame.assign(first_success="pgd", probes=1, forwards=1, backwards=1)
@@ -186,7 +158,7 @@ def test_names_of_methods_and_curves_are_read_back(names: list[str]) -> None:
         export(curve, target / "curve", ("csv", "md", "svg"))
         report(curve, target / "b.html")
         assert {original_text(row[0]) for row in read_csv(target / "curve" / "radii.csv")[1:-1]} == set(names)
-        assert Cells((target / "b.html").read_text(encoding="utf-8")).tags <= TAGS
+        assert {*tags(parsed((target / "b.html").read_text(encoding="utf-8")))} <= TAGS
         ET.parse(target / "curve" / "curve.svg")
 
 
@@ -195,15 +167,14 @@ def test_texts_of_markdown_can_be_read_back(text: str) -> None:
     html = MarkdownIt("commonmark").render(f"x{markdown_text(text)}x")
     assert "\n" not in markdown_text(text)
     inner = re.sub(r"<[^>]*>", "", html).strip()
-    parser = Cells(f"<tr><td>{inner}")
-    assert original(parser.rows[0][0]) == f"x{text}x"
+    assert original(text_of(parsed(inner))) == f"x{text}x"
 
 
 def test_a_table_of_hostile_names_keeps_its_shape() -> None:
     rows = [Row(name, [Cell(name, name)], weak=True) for name in EXAMPLES]
-    made = Cells(MarkdownIt("commonmark").enable("table").render(Table("a", ("x", "y"), rows).markdown()))
-    assert [original(row[0]) for row in made.rows[1:]] == list(EXAMPLES)
-    assert {len(row) for row in made.rows} == {2}
+    made = rows_of(parsed(MarkdownIt("commonmark").enable("table").render(Table("a", ("x", "y"), rows).markdown())))
+    assert [original(row[0]) for row in made[1:]] == list(EXAMPLES)
+    assert {len(row) for row in made} == {2}
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,12 @@ from __future__ import annotations
 import base64
 import re
 
-import numpy as np
-import pandas as pd
-
 from classwise.auditing.compare.compare import compare
-from classwise.auditing.curve.result import Curve
-from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 
 from .conftest import MakeAudit
+from .sample_pages import NAMES, sample_curve
 
 
 def figure(html: str) -> str:
@@ -49,11 +45,7 @@ def test_a_comparison(make_audit: MakeAudit) -> None:
 
 
 def test_a_curve() -> None:
-    high = np.array([0.0, 0.02, np.inf, 0.01])
-    frame = pd.DataFrame({"index": range(4), "label": [0, 0, 1, 1], "low": [0, 0.01, 0.1, 0], "high": high})
-    frame = frame.assign(first_success=None, probes=1, forwards=1, backwards=1)
-    meta = Meta(class_names=("cat", "dog"), attacks={"clean": None, "pgd": None}, threat="Linf:0.1", model="net")
-    curve = Curve(frame, meta, highest=0.1, rounds=3)
-    assert "cat" in curve._repr_html_()
+    curve = sample_curve()
+    assert NAMES[0] in curve._repr_html_()
     assert figure(curve._repr_html_())
-    assert repr(curve) == "<Curve 'curve': net; Linf:0.1; 4 images; mean robust radius 0.0325, weakest cat 0.01>"
+    assert repr(curve).startswith("<Curve 'curve': tiny; ")

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
 import pytest
 
 import classwise as cw
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.curve.result import COLUMNS, Curve
-from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.errors import ClasswiseError
 
 from .conftest import audit_of
+from .sample_pages import sample_curve
 from .test_worst_class import result_of
-
-
-def curve() -> Curve:
-    values: dict[str, Any] = {"index": [0, 1], "label": [0, 1], "low": 0.0, "high": [0.1, 0.2], "first_success": "pgd"}
-    frame = pd.DataFrame(values | {name: 1 for name in COLUMNS if name not in values})
-    return Curve(frame, Meta(class_names=("cat", "dog"), attacks={"clean": None}, norm="Linf"), 0.25, 3)
 
 
 @pytest.mark.slow
@@ -33,7 +25,7 @@ def curve() -> Curve:
     [
         (audit_of(), "on the worst class"),
         (compare({"a": audit_of(), "b": audit_of()}), "Equal worst-class accuracies on these images"),
-        (curve(), "Mean robust radius"),
+        (sample_curve(), "Mean robust radius"),
         (result_of(("cat", "dog"), [0.2, 0.7], set()), "The worst class is"),
     ],
     ids=lambda value: type(value).__name__,
@@ -51,5 +43,5 @@ def test_other_objects_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError, match=r"result = \{\}: must be an Audit, a Board, a Comparison"):
         cw.report({}, tmp_path / "page.html")  # type: ignore[arg-type]
     with pytest.raises(ClasswiseError, match="run: accepted only with a result of type Audit, got Curve"):
-        cw.report(curve(), tmp_path / "page.html", run=cw.Run(tmp_path))
+        cw.report(sample_curve(), tmp_path / "page.html", run=cw.Run(tmp_path))
     assert not list(tmp_path.iterdir())

@@ -137,6 +137,11 @@ class Drawing:
     label: str
     marks: list[Mark] = field(default_factory=list)
 
+    @staticmethod
+    def titled(width: float, height: float, title: str, *marks: Mark) -> Drawing:
+        """A drawing with its title in one line at the top."""
+        return Drawing(width, height, title, [Label(0, 14, title, "text", 13, bold=True), *marks])
+
     def svg(self, *, hover: bool = True, viewer: str = "") -> str:
         """Render an ``<svg>`` element for a page whose style sheet contains `palette.style_rules`.
 

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from classwise.reporting.escape import latex_text, markdown_text
 
+MAX_ROWS = 200
+"""Maximum number of rows of a table on a page."""
+
 
 class Cell(NamedTuple):
     """A formatted value, and the text in small print below it, such as its interval."""
@@ -42,7 +45,7 @@ class Table:
     rows: Sequence[Row] = field(default_factory=tuple)
     note: str = ""
 
-    def first(self, most: int) -> Table:
+    def first(self, most: int = MAX_ROWS) -> Table:
         """Truncate the table after ``most`` rows and add a note on the omitted ones."""
         if len(self.rows) <= most:
             return self

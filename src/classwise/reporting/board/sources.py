@@ -211,15 +211,16 @@ def _check(entry: Entry, conditions: Conditions, where: str) -> None:
         raise ClasswiseError(f"{where}: {error}") from None
 
 
-def _mapping(content: Any, key: str, where: str) -> Mapping[str, Any]:
+def _part(content: Any, key: str, where: str, kind: type[T], name: str) -> T:
     value = content.get(key) if isinstance(content, Mapping) else None
-    if not isinstance(value, Mapping):
-        raise ClasswiseError(f"{where}: {key} is missing or no JSON object")
+    if not isinstance(value, kind):
+        raise ClasswiseError(f"{where}: {key} is missing or no {name}")
     return value
+
+
+def _mapping(content: Any, key: str, where: str) -> Mapping[str, Any]:
+    return _part(content, key, where, dict, "JSON object")
 
 
 def _list(content: Any, key: str, where: str) -> list[Any]:
-    value = content.get(key) if isinstance(content, Mapping) else None
-    if not isinstance(value, list):
-        raise ClasswiseError(f"{where}: {key} is missing or no list")
-    return value
+    return _part(content, key, where, list, "list")

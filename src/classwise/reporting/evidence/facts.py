@@ -333,11 +333,7 @@ def _confusion(summary: AuditSummary) -> list[ConfusionFacts]:
 def _absorbed(summary: AuditSummary) -> dict[str, int]:
     """The misclassified images that each class absorbs, most first; without classes that absorb none."""
     confusion = summary.confusions[ALL]
-    sums = np.zeros(len(confusion.names), dtype=np.int64)
-    for label in range(len(confusion.names)):
-        row = np.array(confusion.row(label))
-        row[label] = 0
-        sums += row
+    sums = np.asarray(confusion.matrix.sum(axis=0)) - confusion.matrix.diagonal()
     return {confusion.names[label]: int(sums[label]) for label in np.argsort(-sums, kind="stable") if sums[label]}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from classwise.reporting import formatting
@@ -62,9 +62,12 @@ def evidence_page(facts: EvidenceFacts) -> str:
 def _audit(audit: AuditFacts) -> dict[str, Any]:
     """The parts of the page on one audit."""
     record = [("Data", f"{audit['data']} {audit['split']}".strip()), ("Data SHA-256", audit["data_sha256"])]
+    model = [("Model", audit["model"]), ("Model SHA-256", audit["model_sha256"])]
+    if isinstance(network := audit["environment"].get("network"), str):
+        model.append(("Network as loaded", network))
     return {
         "name": audit["name"],
-        "model": [("Model", audit["model"]), ("Model SHA-256", audit["model_sha256"]), *_network(audit)],
+        "model": model,
         "data": [(name, text) for name, text in record if text],
         "criteria": _criteria(audit["criteria"]),
         "classes": _classes(audit),
@@ -78,11 +81,6 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
         "caveats": audit["caveats"],
         "settings": audit["settings"],
     }
-
-
-def _network(audit: AuditFacts) -> Iterable[tuple[str, str]]:
-    network = audit["environment"].get("network")
-    return [("Network as loaded", str(network))] if isinstance(network, str) else []
 
 
 def _criteria(criteria: Sequence[CriterionFacts]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -191,7 +191,7 @@ def write_files(
         sources = {name: table.latex() for name, table in tables.items()}
         written += [_text(target / f"{name}.tex", source) for name, source in sources.items()]
         in_latex = latex_lacks("".join(sources.values()))
-    for kind in _in_order(formats, FIGURES):
+    for kind in (kind for kind in FIGURES if kind in formats):
         for name, drawing in drawings.items():
             drawing.save(target / f"{name}.{kind}")
             written.append(target / f"{name}.{kind}")
@@ -214,10 +214,6 @@ def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
 def file_name(name: str) -> str:
     """Replace characters that are unsafe in file names: ``tpgd[5]`` becomes ``tpgd-5``."""
     return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "unnamed"
-
-
-def _in_order(chosen: Collection[str], known: Sequence[str]) -> list[str]:
-    return [kind for kind in known if kind in chosen]
 
 
 def _text(path: Path, text: str) -> Path:

@@ -138,18 +138,9 @@ class AuditSummary:
         """Whether at least one attack that is applicable to the model was run."""
         return any(name not in {CLEAN, ALL} for name in self.counts)
 
-    @property
-    def accuracy_kind(self) -> str:
-        """Kind of accuracy that `under_all` measures: ``robust``, or ``clean`` if no attack was run."""
-        return "robust" if self.attacked else "clean"
-
     def heading(self, name: str) -> str:
         """Heading of a column or row of counts, marked as cumulative for the attacks of a cascade."""
         return heading(self.meta, name)
-
-    def cumulative(self, name: str) -> bool:
-        """Whether counts under a name are cumulative."""
-        return is_cumulative(self.meta, name)
 
     @cached_property
     def order(self) -> list[int]:

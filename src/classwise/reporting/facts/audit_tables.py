@@ -10,7 +10,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
-from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary
+from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is_cumulative
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class
@@ -113,7 +113,7 @@ def class_frame(summary: AuditSummary) -> pd.DataFrame:
     columns: dict[str, object] = {summary.kind: summary.names, "n": summary.under_all.count}
     for name, counts in summary.counts.items():
         low, high = class_intervals(counts, summary.alpha)
-        column = f"{name}_{CUMULATIVE}" if summary.cumulative(name) else name
+        column = f"{name}_{CUMULATIVE}" if is_cumulative(summary.meta, name) else name
         columns |= {column: counts.accuracy, f"{column}_low": low, f"{column}_high": high}
     columns["possibly_worst"] = possibly_worst(summary.under_all, summary.alpha)
     return pd.DataFrame(columns)
@@ -128,7 +128,7 @@ def _attack_row(summary: AuditSummary, name: str) -> dict[str, object]:
     counts, inputs = summary.counts[name], summary.inputs[name]
     row: dict[str, object] = {"attack": name}
     if summary.meta.cascade:
-        row[CUMULATIVE] = summary.cumulative(name)
+        row[CUMULATIVE] = is_cumulative(summary.meta, name)
     row |= {"n": int(counts.count.sum())}
     row["worst_class"] = summary.names[worst_class(counts.accuracy).label]
     for metric in arranged(*PAGE_ORDER, "hmw"):

@@ -78,15 +78,20 @@ class IncompleteReport:
         yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
 
     def drawing(self, *, narrow: bool = False) -> Drawing:
-        """The figure of the classes."""
-        return bounds_drawing(self.audit, narrow=narrow)
+        """Bounds of the class accuracies under all attacks; at most `MAX_BARS` classes, lowest upper bounds first."""
+        counts = self.audit.bounds(ALL)
+        low, high = counts.accuracy
+        shown = sorted(_shown(counts), key=lambda label: (high[label], low[label]))[:MAX_BARS]
+        names = [self.audit.group_names[label] for label in shown]
+        ends = ([float(limits[label]) for label in shown] for limits in (low, high))
+        return range_bars("Bounds of the accuracy under all attacks, percent", names, *ends, narrow=narrow)
 
     def contents(self) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
         """Frames, tables and figures of an export."""
         audit = self.audit
         frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
         tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
-        return frames, tables, {"classes": bounds_drawing(audit)}
+        return frames, tables, {"classes": IncompleteReport.drawing(self)}
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
@@ -285,17 +290,6 @@ def report_of(audit: Audit) -> IncompleteReport:
 
 def _with_interval(accuracy: SampledAccuracy[float]) -> str:
     return f"{formatting.bare_percent(accuracy.value)} % {formatting.bracketed(accuracy.low, accuracy.high)}"
-
-
-def bounds_drawing(audit: Audit, *, narrow: bool = False) -> Drawing:
-    """Bounds of the class accuracies under all attacks; at most the `MAX_BARS` classes with the lowest upper bounds."""
-    counts = audit.bounds(ALL)
-    low, high = counts.accuracy
-    shown = sorted(_shown(counts), key=lambda label: (high[label], low[label]))[:MAX_BARS]
-    names = [audit.group_names[label] for label in shown]
-    title = "Bounds of the accuracy under all attacks, percent"
-    ends = ([float(limits[label]) for label in shown] for limits in (low, high))
-    return range_bars(title, names, *ends, narrow=narrow)
 
 
 def class_bounds_table(audit: Audit) -> Table:

@@ -9,14 +9,11 @@ from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
+from classwise.reporting.figures.radii import LEVELS, MAX_LEVELS
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import markup
-
-LEVELS = 255
-MAX_LEVELS = 64
-"""Linf radii up to this number of grey levels are printed in units of 1/255."""
 
 
 def crossing_reason(crossing: Crossing) -> str:

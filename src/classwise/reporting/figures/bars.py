@@ -135,7 +135,8 @@ def _panel(
     for number, label in enumerate(order):
         middle = layout.names.middle(first + row * number, row)
         box = (left, middle - row / 2, width, row)
-        title = f"{names[label]}, {heading}: " + _hover_text(sums, accuracy, low, high, label, alpha)
+        value, ends = float(accuracy[label]), (float(low[label]), float(high[label]))
+        title = f"{names[label]}, {heading}: {formatting.measured(value, *ends, int(sums.count[label]), alpha)}"
         place = (left, middle, scale, min(row, 23.0))
         marks.append(
             Group(
@@ -175,10 +176,3 @@ def _bar(
         Line([(left + low[label] * scale, middle), (left + high[label] * scale, middle)], "whisker"),
         number,
     ]
-
-
-def _hover_text(
-    sums: ClassCounts, accuracy: FloatArray, low: FloatArray, high: FloatArray, label: int, alpha: float
-) -> str:
-    ends = float(low[label]), float(high[label])
-    return formatting.measured(float(accuracy[label]), *ends, int(sums.count[label]), alpha)

@@ -57,8 +57,7 @@ def column_panels(
     foot = 0.72 * max(width_of(shorten(name, 14), 10.5) for name in names) + 16
     block = HEAD + PANEL_HEIGHT + foot
     rows = -(-len(panels) // across)
-    drawing = Drawing(max(LEFT + across * (wide + SPACE), width_of(title, 13.5)), 22 + rows * block, title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    drawing = Drawing.titled(max(LEFT + across * (wide + SPACE), width_of(title, 13.5)), 22 + rows * block, title)
     known = [v for p in panels for part in (p.values, p.high) if part is not None for v in part if math.isfinite(v)]
     levels = ticks(0.0, highest or max([*known, 0.0]) or 1.0)
     for number, panel in enumerate(panels):

@@ -37,8 +37,7 @@ def gallery(title: str, rows: Sequence[GalleryRow]) -> Drawing:
     most = max(len(row.pixels) for row in rows)
     titles = [width_of(title, 13.5), *(width_of(row.title, 11) for row in rows)]
     width = max(most * (SIDE + SPACE), *titles)
-    drawing = Drawing(width, HEAD + len(rows) * (SIDE + FOOT + 8), title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    drawing = Drawing.titled(width, HEAD + len(rows) * (SIDE + FOOT + 8), title)
     for number, row in enumerate(rows):
         top = HEAD + number * (SIDE + FOOT + 8)
         drawing.marks.append(Label(0, top - 6, row.title, "text-soft", 11))

@@ -62,8 +62,7 @@ def line_chart(
         difference: the values are differences around zero, shown in percentage points.
         share: the values are fractions, shown in percent; otherwise they are shown unscaled.
     """
-    drawing = Drawing(WIDTH, HEIGHT, title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
+    drawing = Drawing.titled(WIDTH, HEIGHT, title)
     xs = np.array([x for line in lines for x in line.x])
     ends = [value for line in lines for part in (line.y, line.low, line.high) if part is not None for value in part]
     known = np.array([value for value in ends if math.isfinite(value)] or [0.0])

@@ -29,9 +29,8 @@ def matrix(title: str, names: Sequence[str], values: ArrayLike, what: str) -> Dr
     short = [shorten(name, NAME_LETTERS) for name in names]
     room = max(width_of(name, 11) for name in short)
     left, top = room + 12, 0.72 * room + 40
-    drawing = Drawing(max(left + size * cell + 0.72 * room, width_of(title, 14)), top + size * cell + 6, title)
-    drawing.marks.append(Label(0, 14, title, "text", 13, bold=True))
-    drawing.marks.append(Box(left, top, size * cell, size * cell, "cell"))
+    width, ground = left + size * cell + 0.72 * room, Box(left, top, size * cell, size * cell, "cell")
+    drawing = Drawing.titled(max(width, width_of(title, 14)), top + size * cell + 6, title, ground)
     for row, name in enumerate(short):
         middle = cell * (row + 0.5)
         drawing.marks.append(Label(left - 7, top + middle + 4, name, "text", 11 if cell > 16 else 9.5, "end"))

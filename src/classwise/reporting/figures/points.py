@@ -53,8 +53,8 @@ def clouds(
         colours: index of each group's colour in `palette.SERIES`, modulo its length.
         note: a line below the title.
     """
-    drawing = Drawing(len(panels) * (SIDE + SPACE), HEAD + SIDE + 34, title)
-    drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
+    below = Label(0, 31, note, "text-soft", 11)
+    drawing = Drawing.titled(len(panels) * (SIDE + SPACE), HEAD + SIDE + 34, title, below)
     every = max(1, -(-sum(len(panel.x) for panel in panels) // MAX_POINTS))
     xs, ys = (np.concatenate([getattr(panel, axis) for panel in panels]) for axis in ("x", "y"))
     low = np.array([xs.min(), ys.min()])
@@ -97,9 +97,8 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     columns, levels = ticks(float(across.min()), float(across.max())), ticks(0.0, float(upward.max()))
     plane, grid = _plane(HEAD + 8, 440.0, [(column, f"{column:.4g}") for column in columns], levels, axes)
     right = max(96.0, *(width_of(name, NAME_SIZE) + 12 for name in short))
-    drawing = Drawing(plane.right + right, plane.bottom + 44, title)
-    drawing.marks.extend([Label(0, 14, title, "text", 13, bold=True), Label(0, 31, note, "text-soft", 11)])
-    drawing.marks.extend(grid)
+    below = Label(0, 31, note, "text-soft", 11)
+    drawing = Drawing.titled(plane.right + right, plane.bottom + 44, title, below, *grid)
     places = [plane.place(float(a), float(b)) for a, b in zip(across, upward, strict=True)]
     axes_texts = [(-np.inf, -np.inf, plane.left - 2, np.inf), (-np.inf, plane.bottom + 7, np.inf, np.inf)]
     taken = [*axes_texts, *(_around(*place) for place in places)]

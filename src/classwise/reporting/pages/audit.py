@@ -21,6 +21,7 @@ from classwise.reporting.facts.training_curves import Curves, curves_of_audit
 from classwise.reporting.links import viewer_link
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, both_widths, markup, render
+from classwise.stats import Unit
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.metrics.discrepancy import mcd_estimate
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 500_000
 """Maximum size of a page; omitted parts are noted on the page and included in exports."""
-MAX_ROWS = 200
-"""Maximum number of rows of a table on a page."""
 MAX_MATRIX_CLASSES = 12
 """Maximum number of classes for which a page shows the confusion matrices of single attacks."""
 
@@ -66,7 +65,7 @@ def audit_page(audit: Audit, run: Run | None = None, folder: Path | None = None)
         )
     else:
         context = report_of(audit).context()
-        template, contexts = "incomplete.html", iter([{**context, "classes": context["classes"].first(MAX_ROWS)}])
+        template, contexts = "incomplete.html", iter([{**context, "classes": context["classes"].first()}])
     for reduced in contexts:
         text = render(template, reduced)
         if len(text.encode()) < MAX_BYTES:
@@ -102,13 +101,13 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
         "caveats": sentences.caveats(audit),
         "uncertainty": sentences.uncertainty(facts),
         "bars": _bars(summary, viewer),
-        "classes": class_table(summary).first(MAX_ROWS),
+        "classes": class_table(summary).first(),
         "errors": sentences.confusion_sentences(facts),
         "confusions": _confusions(audit, summary, viewer),
         "examples": _examples(audit, summary),
         "training": _training(curves_of_audit(audit, run)),
         "attacks": attack_table(summary),
-        "probabilities": None if meta.repeats == 1 else repeats_table(audit).first(MAX_ROWS),
+        "probabilities": None if meta.repeats == 1 else repeats_table(audit).first(),
         "settings": settings_of(audit, run),
     }
 
@@ -118,7 +117,7 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
     best, all_images = int(summary.order[-1]), int(counts.count.sum())
     tied = int((counts.accuracy == counts.accuracy[best]).sum()) - 1
     equal = f" (and {formatting.count(tied)} more)" if tied else ""
-    kind = f"{summary.accuracy_kind.capitalize()} accuracy"
+    kind = f"{'Robust' if summary.attacked else 'Clean'} accuracy"
     metrics = [
         _key_metric(f"{kind}, overall", overall_estimate(counts, alpha), all_images),
         _key_metric(f"{kind}, worst 20\u00a0%", worst20_estimate(counts, alpha), all_images),
@@ -127,8 +126,8 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
             best_estimate(counts, alpha),
             int(counts.count[best]),
         ),
-        _key_metric("Class discrepancy (MCD)", mcd_estimate(counts, alpha), all_images, unit="points"),
-        _variance(cv_estimate(counts, alpha), all_images),
+        _key_metric("Class discrepancy (MCD)", mcd_estimate(counts, alpha), all_images, shown="points"),
+        _key_metric("Class-wise variance (CV)", cv_estimate(counts, alpha), all_images, "%²", "fraction squared"),
     ]
     if CLEAN in summary.counts and summary.attacked:
         clean = summary.counts[CLEAN]
@@ -137,14 +136,9 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
     return metrics
 
 
-def _key_metric(name: str, estimate: Estimate, images: int, unit: str = "%") -> KeyMetric:
-    span = f"{formatting.span(estimate.low, estimate.high)}, n {formatting.count(images)}"
-    return KeyMetric(name, formatting.bare_percent(estimate.value), unit, span)
-
-
-def _variance(estimate: Estimate, images: int) -> KeyMetric:
-    span = f"{formatting.squared_span(estimate.low, estimate.high)}, n {formatting.count(images)}"
-    return KeyMetric("Class-wise variance (CV)", formatting.squared_percent(estimate.value), "%²", span)
+def _key_metric(name: str, estimate: Estimate, images: int, shown: str = "%", unit: Unit = "fraction") -> KeyMetric:
+    span = f"{formatting.span_in_unit(estimate.low, estimate.high, unit)}, n {formatting.count(images)}"
+    return KeyMetric(name, formatting.in_unit(estimate.value, unit), shown, span)
 
 
 def _bars(summary: AuditSummary, viewer: str = "") -> dict[str, Any]:

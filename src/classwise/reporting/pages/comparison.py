@@ -86,7 +86,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "points": None if accuracy_points(comparison) is None else both_widths(accuracy_points, comparison),
         "table": measure_table(comparison),
         "classes": both_widths(class_dots, comparison) if len(comparison.names) <= MAX_METHODS else None,
-        "class_table": class_table(comparison).first(200),
+        "class_table": class_table(comparison).first(),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
         "warnings": _warnings(comparison.audits),
         "curves": _curves(comparison.audits),
@@ -101,7 +101,7 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
         "title": f"{pair.first} minus {pair.second}",
         "sentences": pair_sentences(PairFacts.of(comparison, pair)),
         "dots": both_widths(difference_dots, comparison, pair),
-        "table": pair_table(comparison, pair).first(200),
+        "table": pair_table(comparison, pair).first(),
     }
 
 

@@ -18,9 +18,6 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths, render
 from classwise.stats.counts import BoolArray, FloatArray
 
-MAX_ROWS = 200
-"""Maximum number of rows of a table on a page."""
-
 
 def curve_page(curve: Curve) -> str:
     """Render the page of a robustness curve."""
@@ -165,7 +162,7 @@ def _context(curve: Curve) -> dict[str, Any]:
             "accuracy never increases with the radius. The shaded area is the "
             f"{formatting.lowest_interval_name(curve.alpha)}, at each radius."
         ),
-        "radii": radius_table(curve).first(MAX_ROWS),
+        "radii": radius_table(curve).first(),
         "search": search_sentence(facts),
         "settings": search_settings(
             meta,

@@ -13,9 +13,6 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths, render
 
-MAX_ROWS = 200
-"""Maximum number of rows of the table on a page."""
-
 
 def worst_class_page(result: WorstClass) -> str:
     """Render the page of a worst-class search: the result, its guarantee, all classes, and the cost."""
@@ -49,7 +46,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
             "Intervals are for these images, this attack suite and seed; coverage is over the random sampling order. "
             "That for new images also covers the choice of the images."
         ),
-        "classes": class_table(result).first(MAX_ROWS),
+        "classes": class_table(result).first(),
         "cost": cost(result),
         "settings": search_settings(
             meta,

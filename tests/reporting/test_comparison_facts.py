@@ -17,7 +17,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.facts.comparison_sentences import ComparisonFacts, PairFacts
+from classwise.reporting.facts.comparison_sentences import PairFacts, best_exceeds_all
 from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
@@ -25,7 +25,9 @@ from classwise.reporting.facts.comparison_tables import (
     difference_dots,
     measure_dots,
     measure_table,
+    methods_of,
     pair_table,
+    unexceeded_methods,
 )
 from classwise.reporting.pages.comparison import _warnings, comparison_context
 from classwise.reporting.tables import Cell
@@ -54,24 +56,22 @@ from .test_audit_facts import hovers
 @given(comparisons())
 def test_the_facts_of_a_comparison_follow_from_the_answers(made: Compared) -> None:
     comparison = made.comparison
-    facts = ComparisonFacts.of(comparison)
-    assert facts.alpha == made.alpha
-    assert [method.name for method in facts.methods] == list(made.correct)
-    for method in facts.methods:
-        row = made.rows[method.name]
-        assert method.seeds == made.number(method.name)
-        assert method.worst == pytest.approx(row["worst"], abs=1e-9, nan_ok=True)
-        assert method.worst.value == pytest.approx(float(made.worst[method.name]))
-        assert method.overall == pytest.approx(row["overall"], abs=1e-9, nan_ok=True)
-        assert method.lowest == tuple(made.lowest(method.name))
-    assert facts.best == tuple(made.best)
-    assert facts.decided == made.decided
+    assert list(comparison.names) == list(made.correct)
+    for name, row in methods_of(comparison).items():
+        for side in ("worst", "overall"):
+            found = [row[f"{side}{end}"] for end in ("", "_low", "_high")]
+            assert found == pytest.approx(made.rows[name][side], abs=1e-9, nan_ok=True)
+        assert row["seeds"] == made.number(name)
+        assert row["worst"] == pytest.approx(float(made.worst[name]))
+        assert comparison.lowest_classes[name] == tuple(made.lowest(name))
+    assert comparison.best == tuple(made.best)
+    assert best_exceeds_all(comparison) == made.decided
     points = {name: (row["overall"].value, float(made.worst[name])) for name, row in made.rows.items()}
-    assert facts.unexceeded == tuple(
+    assert unexceeded_methods(comparison) == [
         name
         for name, (overall, worst) in points.items()
         if not any(other > overall + 1e-9 and least > worst + 1e-9 for other, least in points.values())
-    )
+    ]
     _pairs(made, comparison)
     _notes(made, comparison)
 

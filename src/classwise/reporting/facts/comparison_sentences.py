@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.reporting import formatting
@@ -10,70 +12,6 @@ from classwise.reporting.facts.comparison_tables import MAX_METHODS, methods_of,
 from classwise.reporting.facts.sentences import Headline
 from classwise.stats.intervals import Estimate
 from classwise.stats.power import MOST_PLANNED, images_to_exclude, runs_to_exclude
-
-
-@dataclass(frozen=True)
-class MethodFacts:
-    """A method of a comparison.
-
-    Attributes:
-        name: its name.
-        seeds: number of training runs.
-        worst: accuracy of the worst class with its interval; of several runs the mean.
-        overall: overall accuracy with its interval.
-        lowest: names of all classes with the lowest mean accuracy.
-    """
-
-    name: str
-    seeds: int
-    worst: Estimate
-    overall: Estimate
-    lowest: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ComparisonFacts:
-    """What the headline of a comparison's page states.
-
-    Attributes:
-        alpha: significance level.
-        methods: the methods, in order.
-        best: names of those with the highest worst-class accuracy on these images; several if they are equal.
-        decided: whether the worst-class accuracy of the first of ``best`` is significantly above that of every other
-            method. The intervals of the differences are Bonferroni-corrected for the number of other methods, because
-            the best one was selected.
-        unexceeded: names of the methods that no other one exceeds in both overall and worst-class accuracy.
-    """
-
-    alpha: float
-    methods: tuple[MethodFacts, ...]
-    best: tuple[str, ...]
-    decided: bool
-    unexceeded: tuple[str, ...]
-
-    @staticmethod
-    def of(comparison: Comparison) -> ComparisonFacts:
-        """Compute the facts of a comparison of complete audits."""
-        best, lowest = comparison.best, comparison.lowest_classes
-        others = [name for name in comparison.names if name != best[0]]
-        alpha = comparison.alpha / max(len(others), 1)
-        methods = (
-            MethodFacts(
-                name,
-                int(row["seeds"]),
-                Estimate(row["worst"], row["worst_low"], row["worst_high"]),
-                Estimate(row["overall"], row["overall_low"], row["overall_high"]),
-                tuple(lowest[name]),
-            )
-            for name, row in methods_of(comparison).items()
-        )
-        return ComparisonFacts(
-            alpha=comparison.alpha,
-            methods=tuple(methods),
-            best=best,
-            decided=all(comparison.pair(best[0], name, alpha).minima.low > 0 for name in others),
-            unexceeded=tuple(unexceeded_methods(comparison)),
-        )
 
 
 @dataclass(frozen=True)
@@ -130,47 +68,62 @@ class PairFacts:
         return f"; {narrowing(pair.seeds, pair.narrower)}" if runs else ""
 
 
-def headline(facts: ComparisonFacts) -> Headline:
+def best_exceeds_all(comparison: Comparison) -> bool:
+    """Whether the first of `Comparison.best` is significantly above every other method in worst-class accuracy.
+
+    The intervals of the differences are Bonferroni-corrected for the number of other methods, because the best one was
+    selected.
+    """
+    best, *_ = comparison.best
+    others = [name for name in comparison.names if name != best]
+    alpha = comparison.alpha / max(len(others), 1)
+    return all(comparison.pair(best, name, alpha).minima.low > 0 for name in others)
+
+
+def headline(comparison: Comparison) -> Headline:
     """The headline: with the highlighted accuracy; it names a best method only if it is decided."""
-    methods = {method.name: method for method in facts.methods}
-    over = {name: f"mean over {method.seeds} seeds" for name, method in methods.items() if method.seeds > 1}
-    best = methods[facts.best[0]]
-    worst = formatting.percent(best.worst.value)
-    strong = f"{worst} ({over.get(best.name) or formatting.listed(best.lowest)})"
+    methods, best = methods_of(comparison), comparison.best
+    over = {name: f"mean over {row['seeds']} seeds" for name, row in methods.items() if row["seeds"] > 1}
+    worst = formatting.percent(methods[best[0]]["worst"])
+    strong = f"{worst} ({over.get(best[0]) or formatting.listed(comparison.lowest_classes[best[0]])})"
     number = f" of {len(methods)}" if len(methods) > 2 else ""
     if len(methods) == 1:
         return Headline("Worst-class accuracy: ", strong, "")
-    if facts.decided:
-        return Headline(f"{best.name} has the highest worst-class accuracy{number}: ", strong, "")
+    if best_exceeds_all(comparison):
+        return Headline(f"{best[0]} has the highest worst-class accuracy{number}: ", strong, "")
     before = f"No worst-class accuracy is significantly above all others; the highest{number} is "
-    if len(facts.best) == len(methods):
+    if len(best) == len(methods):
         before = "Equal worst-class accuracies on these images: "
     elif len(methods) == 2:
         before = "No significant difference in worst-class accuracy; the highest is "
-    named = formatting.listed([f"{name} ({over[name]})" if name in over else name for name in facts.best])
+    named = formatting.listed([f"{name} ({over[name]})" if name in over else name for name in best])
     return Headline(before, worst, f" with {named}")
 
 
-def method_sentences(facts: ComparisonFacts) -> list[str]:
+def method_sentences(comparison: Comparison) -> list[str]:
     """A sentence per method; for more than `MAX_METHODS` methods one sentence, with those that no other exceeds."""
-    if len(facts.methods) <= MAX_METHODS:
-        return [_method_sentence(method, facts.alpha) for method in facts.methods]
-    named = formatting.listed(facts.unexceeded, limit=len(facts.unexceeded))
+    methods = methods_of(comparison)
+    if len(methods) <= MAX_METHODS:
+        return [_method_sentence(row, comparison) for row in methods.values()]
+    best = unexceeded_methods(comparison)
     measures = "both overall and worst-class accuracy on these images"
-    return [f"Of {len(facts.methods)} methods, no other is higher in {measures} than {named}."]
+    named = formatting.listed(best, limit=len(best))
+    return [f"Of {len(methods)} methods, no other is higher in {measures} than {named}."]
 
 
-def _method_sentence(method: MethodFacts, alpha: float) -> str:
+def _method_sentence(row: Mapping[str, Any], comparison: Comparison) -> str:
     """Worst-class and overall accuracy of a method with intervals, and its number of training runs."""
-    classes, (_, low, high) = formatting.listed(method.lowest), method.overall
-    worst = f"worst-class accuracy {formatting.percent(method.worst.value)}"
-    worst_interval = formatting.interval(method.worst.low, method.worst.high, alpha)
-    ends = formatting.interval(low, high, alpha).removeprefix(f"{formatting.level(alpha)} interval ")
-    overall = f"overall accuracy {formatting.percent(method.overall.value)} ({ends})"
-    if method.seeds == 1:
-        return f"{method.name} (one training run): {worst} ({classes}; {worst_interval}), {overall}."
-    verb = "have" if len(method.lowest) > 1 else "has"
-    start = f"{method.name} (mean over {method.seeds} seeds)"
+    name, seeds, alpha = row["method"], row["seeds"], comparison.alpha
+    lowest = comparison.lowest_classes[name]
+    classes, worst = formatting.listed(lowest), f"worst-class accuracy {formatting.percent(row['worst'])}"
+    worst_interval = formatting.interval(row["worst_low"], row["worst_high"], alpha)
+    ends = formatting.interval(row["overall_low"], row["overall_high"], alpha)
+    ends = ends.removeprefix(f"{formatting.level(alpha)} interval ")
+    overall = f"overall accuracy {formatting.percent(row['overall'])} ({ends})"
+    if seeds == 1:
+        return f"{name} (one training run): {worst} ({classes}; {worst_interval}), {overall}."
+    verb = "have" if len(lowest) > 1 else "has"
+    start = f"{name} (mean over {seeds} seeds)"
     return f"{start}: {worst} ({worst_interval}), {overall}; {classes} {verb} the lowest mean."
 
 

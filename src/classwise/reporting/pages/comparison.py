@@ -9,7 +9,6 @@ from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.facts.comparison_sentences import (
-    ComparisonFacts,
     PairFacts,
     headline,
     method_sentences,
@@ -72,12 +71,11 @@ def _settings(methods: Mapping[str, tuple[Audit, ...]]) -> dict[str, Any]:
 
 def comparison_context(comparison: Comparison) -> dict[str, Any]:
     """Template context of the page of a comparison."""
-    facts = ComparisonFacts.of(comparison)
     return {
         "title": f"Comparison: {formatting.listed(comparison.names)}",
         "over": _over(comparison),
-        "headline": headline(facts),
-        "sentences": method_sentences(facts),
+        "headline": headline(comparison),
+        "sentences": method_sentences(comparison),
         "lowest_interval": (
             f"Worst class: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}; of several seeds, of "
             "the mean over the seeds."

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.tables import table
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES
 from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.merging import merge, shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import settings_of
 from classwise.auditing.run.result import Audit, about_of
@@ -44,7 +44,7 @@ def meta(images: int) -> Meta:
     """The metadata of an audit of generated outcomes."""
     suite = plan().suite
     names = tuple(f"class {label}" for label in range(CLASSES))
-    return Meta(
+    return Meta.of(
         class_names=names, attacks={CLEAN: None, **suite.specs()}, data_hash="generated", images=images, cascade=True
     )
 

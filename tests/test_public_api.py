@@ -14,7 +14,6 @@ import pytest
 import classwise as cw
 from classwise.auditing.run.corruptions import audit_corruptions
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.options import DEFAULTS, AuditOptions
 
 NAMES = {
     "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "evidence", "export", "find_worst_class",
@@ -52,22 +51,6 @@ def test_options_are_in_the_signature(function: Callable[..., Any]) -> None:
     """With their defaults, for completion in notebooks."""
     parameters = inspect.signature(function).parameters.values()
     assert not [parameter.name for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD]
-
-
-def test_evaluations_have_equal_options() -> None:
-    """In the signature and in the docstring; `audit` has all of them."""
-    every, described = inspect.signature(cw.audit).parameters, descriptions(cw.audit)
-    assert {name: every[name].default for name in AuditOptions.__annotations__} == {
-        "device": None, "precision": None, "batch_size": None, "seed": 0, "shard": None, "shards": None,
-        "early_stop": True, "cascade": None, "settle": None, "save": (), "trace": (), "repeats": 1,
-        "repeat_rule": "majority", "grid": None, "guards": "auto", "policy": None,
-    }  # fmt: skip
-    assert DEFAULTS.keys() <= AuditOptions.__annotations__.keys()
-    for function in EVALUATIONS:
-        options = inspect.signature(function).parameters
-        for name in AuditOptions.__annotations__.keys() & options.keys():
-            assert (options[name], descriptions(function)[name]) == (every[name], described[name])
-    assert str(every["precision"]) == "precision: 'Precision | Dtype | None' = None"
 
 
 def test_a_user_error_is_a_value_error() -> None:

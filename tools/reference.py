@@ -24,6 +24,7 @@ from typing import Any
 import typer
 
 from classwise.attacks.base import Attack, AttackInputs
+from classwise.auditing.evaluation.evaluation import ATTACKS, OPTIONS, THREAT
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
 from classwise.cli.app import app
@@ -86,6 +87,24 @@ def _attack(name: str) -> list[str]:
     ]
     settings = table(("setting", "default", "values", "description"), rows)
     return [facts["summary"], f"Norms: {', '.join(facts['norms'])}.", settings, _sources(facts["sources"])]
+
+
+def evaluation() -> str:
+    """Every option of an evaluation."""
+    rows = [
+        (
+            f"`{option.name}`",
+            "" if option.flag is None else f"`--{option.key.replace('_', '-')}`",
+            f"`{option.default!r}`",
+            option.unit,
+            "" if option.flag is None or option.flag.per == 1 else (option.flag.metavar or "").lower(),
+            option.decides.value,
+            re.sub(r"``(.*?)``", r"`\1`", option.help),
+        )
+        for option in {"threat": THREAT, "attacks": ATTACKS, **OPTIONS}.values()
+    ]
+    heads = ("option", "command line", "default", "unit", "unit of the command line", "decides", "description")
+    return table(heads, rows)
 
 
 def suites() -> str:
@@ -393,6 +412,7 @@ def _docstring(node: ast.FunctionDef | ast.ClassDef, indent: int) -> list[str]:
 PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
+    "evaluation": evaluation,
     "recipes": recipes,
     "distillation": distillation,
     "published-settings": published_settings,

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.tables import conditions
-from classwise.auditing.run.options import AuditOptions
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import lock
 from classwise.core.files.storage import write_text
@@ -62,7 +62,7 @@ class Scale:
     suites: Mapping[str, tuple[int | None, tuple[str, ...]]] = field(default_factory=lambda: SUITES)
     default_suites: tuple[str, ...] = ("pgd", "apgd")
     """The audits of every method; others run where SUITES names them."""
-    options: AuditOptions = field(default_factory=AuditOptions)
+    options: Evaluation = field(default_factory=Evaluation)
     """Further options of the audits."""
     epochs: int | None = None
 

@@ -22,8 +22,8 @@ from benchmarks.comparison.methods import (
     weights_of,
 )
 from benchmarks.comparison.page import report
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.run.audit import audit
-from classwise.auditing.run.options import AuditOptions
 from classwise.core.errors import ClasswiseError, unknown
 
 
@@ -38,7 +38,7 @@ def run_audits(method: Method, weights: Path, workspace: Workspace) -> None:
             log(f"{method.name}, seed {workspace.seed}: audit by {suite}")
             scale = workspace.scale
             data = images(scale.data, "test", count if count is not None else scale.test)
-            options: AuditOptions = {"device": workspace.device, **scale.options}
+            options: Evaluation = {"device": workspace.device, **scale.options}
             audit(weights, data, scale.threat, attacks, out=folder, resume=True, **options)
 
 

@@ -84,6 +84,8 @@ def make(call: Call) -> None:
 
 def _words(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:
     """The options of a command as words; parameters without a default are positional."""
+    from classwise.cli.evaluation import written
+
     parameters, words = inspect.signature(function).parameters, list[str]()
     for name, value in arguments.items():
         default, option = parameters[name].default, name.replace("_", "-")
@@ -94,7 +96,7 @@ def _words(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[s
         elif isinstance(value, bool):
             words.append(f"--{option}" if value else f"--no-{option}")
         else:
-            words += [f"--{option}={item}" for item in (value if isinstance(value, list) else [value])]
+            words += [f"--{option}={written(name, item)}" for item in (value if isinstance(value, list) else [value])]
     return words
 
 

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from numpy.typing import ArrayLike
@@ -143,7 +141,7 @@ def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]
 
 def test_breaking_images_are_refused() -> None:
     table = outcomes()
-    stopped = Outcomes(table.frame, dataclasses.replace(table.meta, early_stop=True))
+    stopped = Outcomes(table.frame, table.meta.stating(early_stop=True))
     with pytest.raises(ClasswiseError, match="early_stop=False"):
         confused(stopped, "strong")
     assert confused(stopped, "clean").matrix.sum() == len(table)

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from classwise.attacks.engine.queue import Queue
 from classwise.attacks.engine.rows import Columns
 from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.corruptions import audit_corruptions
 from classwise.auditing.run.loop import AttackLoop
 from classwise.auditing.run.merging import shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.compute.precision import EXACT

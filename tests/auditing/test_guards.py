@@ -22,6 +22,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale, Undecided
 from classwise.auditing.guards.report import AuditWarning, GuardMode, GuardReport
@@ -30,7 +31,6 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.merging import shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
@@ -198,7 +198,7 @@ def table(classes: int, images: int, **success: dict[int, int]) -> Outcomes:
     outcomes = Outcomes.from_predictions(labels, labels, predicted, [f"class {label}" for label in range(classes)])
     black = outcomes.frame["attack"].str.startswith("black") | (outcomes.frame["attack"] == "clean")
     frame = outcomes.frame.assign(forwards=10, backwards=np.where(black, 0, 10), iterations=10)
-    return Outcomes(frame, dataclasses.replace(outcomes.meta, early_stop=True))
+    return Outcomes(frame, outcomes.meta.stating(early_stop=True))
 
 
 def few_classes(mode: GuardMode) -> set[str]:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import classwise as cw
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.merging import shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.core.compute.precision import FAST
 from classwise.core.errors import ClasswiseError
 from tests.auditing.public_data import SETTINGS, images

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from classwise.auditing.curve.result import RADII
 from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run import inputs, merging
 from classwise.auditing.run.audit import audit, claim_for_shards
 from classwise.auditing.run.merging import is_finished, shard_folder
-from classwise.auditing.run.partition import Shard, balanced_order
+from classwise.auditing.run.partition import balanced_order, pieces_of_shard, rows_of
 from classwise.auditing.run.result import Audit
 from classwise.cli.sharding import options_of
 from classwise.core.compute.precision import EXACT, FAST
@@ -92,7 +93,7 @@ def assert_same(found: Audit, single: Audit, *, saved: bool = True) -> None:
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 9), st.integers(1, 20))
 def test_the_partition_is_complete_balanced_and_computed_in_one_pass(labels: list[int], count: int, size: int) -> None:
     y = torch.tensor(labels)
-    parts = [shard.rows(y) for shard in Shard.all(count)]
+    parts = [rows_of(shard, y) for shard in Shard.all(count)]
     assert sorted(torch.cat(parts).tolist()) == list(range(len(y)))
     for label in set(labels):
         counts = [int((y[part] == label).sum()) for part in parts]
@@ -100,13 +101,13 @@ def test_the_partition_is_complete_balanced_and_computed_in_one_pass(labels: lis
     data = Images(torch.zeros(len(y), 1, 1, 1), y, ["a", "b", "c", "d", "e"])
     pieces = [data.take(rows) for rows in torch.split(torch.arange(len(y)), size)]
     for shard, part in zip(Shard.all(count), parts, strict=True):
-        own = [piece.index for piece in shard.pieces(pieces)]
+        own = [piece.index for piece in pieces_of_shard(shard, pieces)]
         assert torch.equal(torch.cat(own) if own else part[:0], part)
 
 
 def test_the_remainders_of_the_classes_are_spread() -> None:
     y = torch.arange(40)  # an image of each class
-    assert {len(shard.rows(y)) for shard in Shard.all(8)} == {5}
+    assert {len(rows_of(shard, y)) for shard in Shard.all(8)} == {5}
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])

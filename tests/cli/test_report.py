@@ -80,7 +80,7 @@ def test_robustbench_of_an_audit(classwise: Classwise, tmp_path: Path, monkeypat
     attacked = np.where(np.arange(60) % 4 == 0, (labels + 1) % 3, labels)
     outcomes = Outcomes.from_predictions(labels, labels, {"fgsm": attacked}, ["a", "b", "c"], threat="Linf:8/255")
     specs = {"clean": None, **parse_attacks("autoattack").specs()}
-    outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta, attacks=specs, early_stop=True))
+    outcomes = Outcomes(outcomes.frame, dataclasses.replace(outcomes.meta.stating(early_stop=True), attacks=specs))
     folder = Audit(outcomes, name="aa").save(tmp_path / "audit")
     info = ["--robustbench-info", "dataset=cifar10", "--robustbench-info", "venue=ICML 2020"]
     printed = classwise("report", folder, "--robustbench", tmp_path / "Mine.json", *info).printed

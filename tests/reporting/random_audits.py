@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable
@@ -223,7 +222,7 @@ def cases(draw: st.DrawFn) -> Case:
         frame.loc[rows, "status"] = status
         frame.loc[rows, "prediction"] = pd.array(np.where(blank, -1, predictions[attack]), "Int64")
     frame.loc[frame["prediction"] == -1, "prediction"] = pd.NA
-    outcomes = Outcomes(frame, dataclasses.replace(whole.meta, cascade=cascade))
+    outcomes = Outcomes(frame, whole.meta.stating(cascade=cascade))
     group = draw(st.sampled_from((None, None, "site", "superclass") if superclass else (None, None, "site")))
     sites = random.integers(0, len(SITES), len(labels))
     if group == "site":

@@ -40,7 +40,7 @@ def result_of(
     table["may_be_worst"] = np.isin(range(len(names)), verdict.possibly)
     images = pd.DataFrame({"forwards": np.full(10 * len(names), 2), "backwards": 3})
     attacks = {"clean": None, "apgd-ce": {"name": "apgd-ce", "steps": 5}, "square": {"name": "square"}}
-    meta = Meta(class_names=names, attacks=attacks, data="toy", split="test", model="net", threat="Linf:0.1", seed=4)
+    meta = Meta.of(class_names=names, attacks=attacks, data="toy", split="test", model="net", threat="Linf:0.1", seed=4)
     return WorstClass(verdict, table, images, meta, full_audit_passes=full, rounds=7, seconds=1.5)
 
 

@@ -64,8 +64,8 @@ def test_every_plan_is_of_full_size_and_in_the_document() -> None:
     for name in ORDER:
         plan = Plan.read(PLANS / f"{name}.yaml")
         assert plan.seeds == (0, 1, 2)
-        assert (plan.data, {audit.guards for audit in plan.audits.values()}) == (("cifar10",), {"off"})
-        attacks = {audit.attack for audit in plan.audits.values()}
+        assert (plan.data, {audit.options["guards"] for audit in plan.audits.values()}) == (("cifar10",), {"off"})
+        attacks = {tuple(audit.attacks) for audit in plan.audits.values()}
         assert attacks == {("pgd:steps=20", "pgd:steps=20,objective=margin", "apgd-ce", "apgd-t")}
         for cell in plan.cells():
             recipe = read_recipe(cell)

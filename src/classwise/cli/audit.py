@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import classwise as cw
+from classwise.auditing.evaluation.evaluation import FLAGS
 from classwise.cli import console
 from classwise.cli.builds import BuildOptions
 from classwise.cli.cluster import ClusterOptions
+from classwise.cli.evaluation import Flags, flags
 from classwise.cli.exit_status import ExitStatus
-from classwise.cli.help import ATTACK, EVALUATION, RECORDS, HelpAll
-from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
+from classwise.cli.help import RECORDS, HelpAll
+from classwise.cli.inputs import DataSource, ModelSource
 from classwise.cli.options import (
     Estimate,
-    Group,
-    Guards,
     Json,
-    MaxTime,
     Page,
-    Policy,
     RatesName,
     Resume,
-    Threat,
     grouped,
     measured_rates,
     new_file,
@@ -47,87 +42,17 @@ if TYPE_CHECKING:
     from torch import nn
 
     from classwise.auditing.criteria.thresholds import Threshold
+    from classwise.auditing.evaluation.evaluation import Evaluation
     from classwise.core.compute.rates import Rates
     from classwise.data.stream import Stream
-
-
-@dataclass(frozen=True)
-class RowOptions:
-    """Options that determine the rows of the outcomes table."""
-
-    panel: ClassVar[str] = EVALUATION
-    cascade: Annotated[
-        bool | None,
-        typer.Option(
-            "--cascade/--no-cascade",
-            help="Run each attack on the survivors of those before it.",
-            show_default="on for autoattack and fast",
-        ),
-    ] = None
-    early_stop: Annotated[
-        bool,
-        typer.Option(
-            "--early-stop/--no-early-stop",
-            help="Stop an attack at its first success, or run all steps (for confusion figures).",
-        ),
-    ] = True
-    group: Group = None
-    settle: Annotated[
-        float | None,
-        typer.Option(
-            "--settle",
-            metavar="POINTS",
-            min=0,
-            max=100,
-            help="Estimate the accuracy under --attack autoattack: FAB and Square run on a random sample of the "
-            "survivors, until the overall and the worst-class accuracy are known to this many points.",
-            rich_help_panel=ATTACK,
-        ),
-    ] = None
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats",
-            metavar="PASSES",
-            help="For models with random outputs: passes that decide whether an image is correct.",
-        ),
-    ] = 1
-    repeat_rule: Annotated[
-        str,
-        typer.Option(
-            "--repeat-rule",
-            metavar="majority|all",
-            help="An image is correct if more than half of the passes of --repeats are, or all.",
-        ),
-    ] = "majority"
-    grid: Annotated[
-        str | None,
-        typer.Option(
-            "--grid",
-            metavar="8bit",
-            help="Round adversarial images to multiples of 1/255 in the ball before success is decided, as stored "
-            "images are.",
-        ),
-    ] = None
-    save: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--save",
-            metavar="logits|features|images",
-            help="Tensors to save. May be repeated.",
-            rich_help_panel=RECORDS,
-        ),
-    ] = None
 
 
 @grouped
 def audit(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackSelection,
+    asked: Annotated[Flags, flags(*FLAGS)],
     *,
-    threat: Threat = None,
-    rows: RowOptions,
     out: Annotated[Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT")] = None,
     html: Page = None,
     json: Json = False,
@@ -142,9 +67,6 @@ def audit(
         ),
     ] = None,
     resume: Resume = False,
-    guards: Guards = "auto",
-    policy: Policy = None,
-    max_time: MaxTime = None,
     estimate: Estimate = False,
     rates: RatesName = None,
     trackers: TrackerOptions,
@@ -171,84 +93,50 @@ def audit(
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
     """  # noqa: D301  # \b keeps the lines of the example apart
     del help_all  # printed before the command starts
-    from classwise.auditing.criteria import policy as policies
-    from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
+    from classwise.auditing.run.audit_cache import environment_cache
     from classwise.auditing.run.merging import is_finished
-    from classwise.auditing.run.suite import norm_of, parse_attacks
     from classwise.core.compute.distributed import launched, local_device
-    from classwise.core.settings.arguments import check
-    from classwise.reporting.tracking import log_audit
 
     # Options are validated before the model and the images are loaded.
-    thresholds = build.thresholds(parse_attacks(attacks.suite, norm_of(threat_of(threat, None))))
-    settings: dict[str, Any] = {
-        "cascade": rows.cascade,
-        "early_stop": rows.early_stop,
-        "settle": rows.settle and rows.settle / 100,
-        "repeats": rows.repeats,
-        "repeat_rule": rows.repeat_rule,
-        "grid": rows.grid,
-        "guards": guards,
-        "policy": policy,
-        **attacks.settings,
-    }
-    limits = {
-        "resume": resume,
-        "save": tuple(rows.save or ()),
-        "max_time": max_time and 60 * max_time,
-        "group": rows.group,
-    }
-    check(cw.audit, settings | limits)
-    if policy is not None:
-        policies.Policy.read(policy)
-    page = new_file(html, "--html", json=json)
-    measured = measured_rates(rates, estimate=estimate)
-    seeds = model.seed_runs()
+    options, seeds = asked.options, model.seed_runs()
+    thresholds = _thresholds(asked, build)
+    page, measured = new_file(html, "--html", json=json), measured_rates(rates, estimate=estimate)
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
-    sharding.check(cluster, attacks.device, **of_whole, fail_if=build.fail_if)
+    sharding.check(cluster, str(options["device"]), **of_whole, fail_if=build.fail_if)
     if cache is not None and (out is not None or sharding.arguments):
         other = "--shards or --shard" if out is None else "--out"
         raise ClasswiseError(f"--cache does not apply with {other}; omit one of them")
     if seeds:
-        of_one = {**of_whole, "settle": rows.settle, "cache": cache}
-        refuse_for_seeds(model, **of_one, shards=sharding.shards, shard=sharding.shard)
+        refuse_for_seeds(model, **of_whole, settle=options["settle"], cache=cache, **vars(sharding))
     run = seeds[0] if seeds else model.run(needed=data.data is None)
-    ball = threat_of(threat, run)
+    threat = asked.threat_of(run)
     with launched() as processes:
-        settings["device"] = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)
-        images = data.open(run, attacks.seed)
-        if rows.group is None and images.class_names is not None:
+        device = sharding.device(cluster, local_device(str(options["device"])), options["batch_size"])
+        options = {**options, "device": device}
+        images = data.open(run, options["seed"])
+        if options["group"] is None and images.class_names is not None:
             for threshold in thresholds.values():
                 threshold.check_group(images.class_names)
         if seeds:
-            settings |= limits | {"out": out, "name": f"{images.name}-{images.split}"}
-            audit_all_seeds(seeds, images, ball, attacks.suite, thresholds, settings, json=json)
+            place = {"name": f"{images.name}-{images.split}", "out": out, "resume": resume}
+            audit_all_seeds(seeds, images, threat, asked.suite, thresholds, {**options, **place}, json=json)
             return
-        network = model.load(images, settings["device"])
+        network = model.load(images, device)
         if estimate:
             if processes.is_main:
-                conditions = _decidable(thresholds, policy, None if rows.group else images)
-                _estimate(network, images, ball, attacks.suite, settings, measured, conditions, json)
+                conditions = _decidable(thresholds, options, images)
+                _estimate(network, images, threat, asked.suite, options, measured, conditions, json)
             return
-        variable = os.environ.get(VARIABLE)
-        cache = Path(variable) if cache is None and variable else cache
-        if cache is not None and out is None and not sharding.arguments:
-            out = cached_folder(
-                cache, network, images, ball, attacks.suite, group=rows.group, save=limits["save"], **settings
-            )
-            limits["resume"] = resume or out is not None
         folder = _place(model, run, images, out, sharding)
-        settings |= limits | {"out": folder}
-        given = {
-            **vars(model),
-            **vars(data),
-            **vars(attacks),
-            **vars(rows),
-            "threat": threat,
-            "guards": guards,
-            "policy": policy,
-        }
-        result = _run(network, images, ball, attacks.suite, settings, given, sharding, cluster)
+        settings = {**options, **sharding.arguments, "out": folder, "resume": resume}
+        if cluster.on is None:
+            cached = None if out is not None or sharding.arguments else cache or environment_cache()
+            with console.resumable("continue with --resume"), console.progress() as listener:
+                result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
+            folder = result.path or folder
+        else:
+            given = {**vars(model), **vars(data), **vars(asked)}
+            result = _run_shards(network, images, threat, asked.suite, settings, given, sharding, cluster)
         if sharding.shard is not None:
             if processes.is_main:
                 sharding.conclude(folder, len(result.outcomes), finished=is_finished(folder), json=json)
@@ -258,11 +146,23 @@ def audit(
             with _decided(thresholds), printing_beside(page):
                 cw.report(result, page, run=run)
             build.write(result, thresholds, page)
-            with trackers.logging() as logger:
-                if logger is not None:
-                    log_audit(result, logger, page)
+            trackers.log_audit(result, page)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
+
+
+def _thresholds(asked: Flags, build: BuildOptions) -> dict[str, Threshold]:
+    """The conditions, whose attacks must be among those asked for; the policy, if there is one, is read too.
+
+    Raises:
+        ClasswiseError: if a condition, an attack or the policy is invalid.
+    """
+    from classwise.auditing.criteria.policy import Policy
+    from classwise.auditing.run.suite import norm_of, parse_attacks
+
+    if (policy := asked.options["policy"]) is not None:
+        Policy.read(policy)
+    return build.thresholds(parse_attacks(asked.suite, norm_of(asked.threat_of(None))))
 
 
 def _place(
@@ -274,7 +174,7 @@ def _place(
     return out or sharding.place(model.folder(run, "audits", name))
 
 
-def _run(
+def _run_shards(
     network: nn.Module | str,
     images: cw.Images | Stream,
     threat: cw.Threat | None,
@@ -284,22 +184,19 @@ def _run(
     sharding: ShardOptions,
     cluster: ClusterOptions,
 ) -> cw.Audit:
-    """Run an audit; with ``--on``, its shards and their merge as tasks, with the options ``given``."""
+    """Run the shards of an audit and their merge as tasks, with the options ``given``."""
     from classwise.auditing.run.audit import claim_for_shards
     from classwise.auditing.run.claim import finished_audit
     from classwise.auditing.run.merging import is_finished
 
-    if cluster.on is None:
-        with console.resumable("continue with --resume"), console.progress() as listener:
-            return cw.audit(network, images, threat, attacks, progress=listener, **settings, **sharding.arguments)
-    max_time = settings.pop("max_time")
-    plan = claim_for_shards(network, images, threat, attacks, **settings, **sharding.arguments)
-    of_shards = {} if max_time is None else {"max_time": max_time / 60}
-    finished = finished_audit(settings["out"], plan) if settings["resume"] else None
+    folder = settings["out"]
+    plan = claim_for_shards(network, images, threat, attacks, **settings | {"max_time": None})
+    finished = finished_audit(folder, plan) if settings["resume"] else None
     if finished is None:
-        given |= options_of(plan)
-        run_tasks("audit", given, settings["out"], sharding, cluster, is_finished, of_shards)
-    return finished or cw.Audit.load(settings["out"])
+        shared = {name: value for name, value in given.items() if name != "max_time"} | options_of(plan)
+        of_shards = {name: given[name] for name in ("max_time",) if given[name] is not None}
+        run_tasks("audit", shared, folder, sharding, cluster, is_finished, of_shards)
+    return finished or cw.Audit.load(folder)
 
 
 def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
@@ -351,15 +248,15 @@ def _estimate(
     images: cw.Images | Stream,
     threat: cw.Threat | None,
     attacks: list[str] | None,
-    settings: dict[str, Any],
+    options: Evaluation,
     rates: Rates | None,
     conditions: dict[str, str],
     json: bool,
 ) -> None:
     from classwise.auditing.run.cost import estimate
 
-    cost = estimate(network, images, threat, attacks, rates=rates, **settings)
-    device = str(rates or settings["device"])
+    cost = estimate(network, images, threat, attacks, rates=rates, **options)
+    device = str(rates or options["device"])
     if json:
         console.show_json(dataclasses.asdict(cost) | {"device": device, "conditions": conditions})
         return
@@ -372,29 +269,21 @@ def _estimate(
         console.duration(60 * minutes) for minutes in (cost.minutes_low, cost.minutes, cost.guard_minutes)
     )
     console.echo(f"time on {device}: {low} to {high}; the guards take up to {guards} more")
-    console.echo(f"{_LEAST[settings['early_stop']]}; most: they are robust to all attacks")
+    console.echo(f"{_LEAST[options['early_stop']]}; most: they are robust to all attacks")
     for text, about in conditions.items():
         console.echo(f"{text}: {about}")
     if cost.note:
         console.echo(f"warning: {cost.note}", err=True)
 
 
-def _decidable(
-    thresholds: dict[str, Threshold], policy: Path | None, images: cw.Images | Stream | None
-) -> dict[str, str]:
-    """Whether so many images can decide the conditions and the criteria of a policy, by their text, where it is known.
-
-    Args:
-        thresholds: the conditions.
-        policy: the policy.
-        images: the images; None if conditions are on groups of them.
-    """
-    from classwise.auditing.criteria import policy as policies
+def _decidable(thresholds: dict[str, Threshold], options: Evaluation, images: cw.Images | Stream) -> dict[str, str]:
+    """Whether so many images can decide the conditions and the criteria of the policy, by text, where it is known."""
+    from classwise.auditing.criteria.policy import Policy
     from classwise.reporting.facts.condition_size import size_before
 
-    if not isinstance(images, cw.Images):
+    if options["group"] is not None or not isinstance(images, cw.Images):
         return {}
     count, names = images.class_counts().numpy(), images.class_names
-    criteria = {} if policy is None else policies.Policy.read(policy).thresholds
+    criteria = {} if options["policy"] is None else Policy.read(options["policy"]).thresholds
     about = {text: size_before(threshold, count, names) for text, threshold in (thresholds | criteria).items()}
     return {text: sentence for text, sentence in about.items() if sentence}

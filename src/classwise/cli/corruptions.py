@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from classwise.cli import console
+from classwise.cli.evaluation import COMPUTED, Flags, flags
 from classwise.cli.help import DATA
-from classwise.cli.inputs import AttackSelection, ImageSource, ModelSource, attack_option, threat_of
-from classwise.cli.options import Json, Resume, Threat, check_device, grouped, out_option
+from classwise.cli.inputs import ImageSource, ModelSource
+from classwise.cli.options import Json, Resume, check_device, grouped, out_option
 from classwise.reporting.formatting import bare_percent
 
 if TYPE_CHECKING:
@@ -21,18 +21,11 @@ MOST_CLASSES = 12
 """Largest number of classes whose columns are printed."""
 
 
-@dataclass(frozen=True)
-class AttackOnCorrupted(AttackSelection):
-    """The same options, without a default suite."""
-
-    attack: Annotated[list[str] | None, attack_option("none")] = None
-
-
 @grouped
 def corruptions(
     model: ModelSource,
     data: ImageSource,
-    attacks: AttackOnCorrupted,
+    asked: Annotated[Flags, flags("threat", *COMPUTED, attacks="none")],
     *,
     corruption: Annotated[
         list[str] | None,
@@ -56,7 +49,6 @@ def corruptions(
             rich_help_panel=DATA,
         ),
     ] = None,
-    threat: Threat = None,
     out: Annotated[
         Path | None,
         out_option("The folder of the audits.", "RUN/corruptions/DATA-SPLIT"),
@@ -83,23 +75,24 @@ def corruptions(
     from classwise.data.sets.loading import open_corrupted
 
     run = model.single_run(needed=data.data is None)
-    ball = threat_of(threat, run) if attacks.suite else None
+    ball = asked.threat_of(run) if asked.suite else None
     kinds, levels = tuple(corruption or STANDARD), tuple(severity or SEVERITIES)
     source, options = data.source(run)
-    options["seed"] = attacks.seed
+    settings: dict[str, Any] = {**asked.options}
+    options["seed"] = settings["seed"]
     with launched():
-        device = check_device(local_device(attacks.device))
+        device = check_device(local_device(str(settings["device"])))
         first = open_corrupted(source, kinds[0], levels[0], **options)
         network = model.load(first, device)
         name = f"{first.name.partition(', ')[0]}-{first.split}"
         folder = out or model.folder(run, "corruptions", name if run else f"{name}-corruptions")
-        settings: dict[str, Any] = {**attacks.settings, "device": device}
+        settings["device"] = device
         with process_group() as processes:
             with console.resumable("continue with --resume"), console.progress() as listener:
                 found = audit_corruptions(
                     network,
                     source,
-                    attacks.suite or CLEAN,
+                    asked.suite or CLEAN,
                     ball,
                     corruptions=kinds,
                     severities=levels,

@@ -10,8 +10,9 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
+from classwise.cli.evaluation import COMPUTED, Flags, flags, threat_of
 from classwise.cli.help import ATTACK
-from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
+from classwise.cli.inputs import DataSource, ModelSource
 from classwise.cli.options import (
     Json,
     Page,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 def curve(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackSelection,
+    asked: Annotated[Flags, flags(*COMPUTED)],
     sharding: ShardOptions,
     cluster: ClusterOptions,
     *,
@@ -74,15 +75,16 @@ def curve(
 
     ball = threat_of(threat, None)
     page = new_file(html, "--html", json=json)
-    sharding.check(cluster, attacks.device, html=html)
+    options = asked.options
+    sharding.check(cluster, str(options["device"]), html=html)
     run = model.single_run(needed=data.data is None)
     with launched():
-        device = sharding.device(cluster, local_device(attacks.device), attacks.batch_size)
-        images = data.load(run, attacks.seed)
+        device = sharding.device(cluster, local_device(str(options["device"])), options["batch_size"])
+        images = data.load(run, options["seed"])
         network = model.load(images, device)
         name = f"curve-{images.name}-{images.split}"
         folder = out or sharding.place(model.folder(run, "curves", name))
-        settings: dict[str, Any] = {**attacks.settings, "device": device}
+        settings: dict[str, Any] = {**options, "device": device}
         settings |= {} if rounds is None else {"rounds": rounds}
         norm: Norm = "Linf" if ball is None else ball.norm
         highest = None if ball is None else float(ball.epsilon)
@@ -91,10 +93,10 @@ def curve(
         with process_group() as processes:
             if cluster.on is None:
                 with console.resumable("continue with --resume"), console.progress() as listener:
-                    found = cw.robustness_curve(network, images, norm, attacks.suite, progress=listener, **settings)
+                    found = cw.robustness_curve(network, images, norm, asked.suite, progress=listener, **settings)
             else:
-                given = {**vars(model), **vars(data), **vars(attacks), "threat": threat, "rounds": rounds}
-                found = _run_shards(network, images, norm, attacks.suite, settings, given, sharding, cluster)
+                given = {**vars(model), **vars(data), **vars(asked), "threat": threat, "rounds": rounds}
+                found = _run_shards(network, images, norm, asked.suite, settings, given, sharding, cluster)
             if not processes.is_main:
                 return
             if sharding.shard is not None:

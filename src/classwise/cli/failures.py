@@ -51,7 +51,7 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, ClasswiseError):
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
         line = str(error)
-        return Failure(status, line.partition("(): ")[2] if isinstance(error, ArgumentError) else line)
+        return Failure(status, error.without_function if isinstance(error, ArgumentError) else line)
     if place is not None:
         return Failure(ExitStatus.USER_CODE, f"{_named(*place)} {_raised(error)}")
     if isinstance(error, _UsageError):

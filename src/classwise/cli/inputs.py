@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 import classwise as cw
-from classwise.cli.help import ATTACK, COMPUTE, DATA, EVALUATION, MODEL
-from classwise.cli.options import DataOptions, Device, Root, numbers, pairs
+from classwise.cli.help import DATA, EVALUATION, MODEL
+from classwise.cli.options import DataOptions, Root, numbers, pairs
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -254,77 +254,3 @@ class DataSource(ImageSource):
         if self.corruption is not None and self.severity is not None:
             return open_corrupted(source, self.corruption, self.severity, seed=seed, **options)
         return open_data(source, seed=seed, **options)
-
-
-def attack_option(default: str, panel: str | None = None) -> Any:
-    """The option ``--attack``, with a description of its default, in a panel of the help."""
-    return typer.Option(
-        "--attack",
-        metavar="[LABEL=]SPEC",
-        help="Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack. May be repeated.",
-        show_default=default,
-        rich_help_panel=panel,
-    )
-
-
-@dataclass(frozen=True)
-class AttackSelection:
-    """Options of the attacks, their seed, precision and device.
-
-    Raises:
-        ClasswiseError: for a seed, a batch size or a precision that an audit does not accept.
-    """
-
-    panel: ClassVar[str] = ATTACK
-    attack: Annotated[list[str] | None, attack_option("the suite of the threat")] = None
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Seed of the attacks and of --subset.", rich_help_panel=COMPUTE)
-    ] = 0
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size",
-            metavar="N",
-            min=1,
-            help="Images per batch.",
-            show_default="128 (CPU), 1024 (GPU), reduced to fit memory",
-            rich_help_panel=COMPUTE,
-        ),
-    ] = None
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar="auto|bfloat16|float32",
-            help="Precision of gradients; auto is bfloat16 on hardware with fast bfloat16 products, else float32.",
-            rich_help_panel=EVALUATION,
-        ),
-    ] = "auto"
-    device: Device = "cpu"
-
-    def __post_init__(self) -> None:
-        from classwise.core.settings.arguments import check
-
-        check(cw.audit, self.settings)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The seed, the batch size and the precision, as keyword arguments of `classwise.auditing.run.audit.audit`."""
-        precision = None if self.precision == "auto" else self.precision
-        return {"seed": self.seed, "batch_size": self.batch_size, "precision": precision}
-
-    @property
-    def suite(self) -> list[str] | None:
-        """The specs; None for the default suite."""
-        return self.attack or None
-
-
-def threat_of(text: str | None, run: cw.Run | None) -> cw.Threat | None:
-    """The threat of the option or of the run, or None.
-
-    Raises:
-        ClasswiseError: for a threat that cannot be read.
-    """
-    if text is None and run is not None:
-        text = run.recipe.threat
-    return None if text is None else cw.Threat.parse(text)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, RECORDS, TRAINING
+from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, TRAINING
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -85,16 +85,6 @@ Budget = Annotated[
         rich_help_panel=TRAINING,
     ),
 ]
-Threat = Annotated[
-    str | None,
-    typer.Option(
-        "--threat",
-        metavar="NORM:RADIUS",
-        help="Threat, such as Linf:8/255.",
-        show_default="that of the run or the data set",
-        rich_help_panel=ATTACK,
-    ),
-]
 Page = Annotated[
     Path | None,
     typer.Option(
@@ -103,35 +93,6 @@ Page = Annotated[
         help="The page; - is stdout, with tables on stderr.",
         show_default="page.html in the folder",
         rich_help_panel=OUTPUT,
-    ),
-]
-Policy = Annotated[
-    Path | None,
-    typer.Option(
-        "--policy",
-        metavar="FILE",
-        help="Record the SHA-256 of this policy before the first attack, for classwise evidence.",
-        rich_help_panel=RECORDS,
-    ),
-]
-Guards = Annotated[
-    str,
-    typer.Option(
-        "--guards",
-        metavar="full|auto|off",
-        help="Guards to run: all, those within 20 % of the passes of the attacks, or none.",
-        rich_help_panel=COMPUTE,
-    ),
-]
-MaxTime = Annotated[
-    float | None,
-    typer.Option(
-        "--max-time",
-        metavar="MINUTES",
-        min=0,
-        help="Time limit in minutes; the result may be incomplete.",
-        show_default="none",
-        rich_help_panel=COMPUTE,
     ),
 ]
 Overrides = Annotated[
@@ -194,7 +155,11 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     are in the help's panel ``panel`` of the class, except those that name another one.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {}
+    for name, hint in hints.items():
+        declared = getattr(hint, "__metadata__", (hint,))[0]  # `Annotated[Flags, flags(...)]`
+        if is_dataclass(declared) and isinstance(declared, type):
+            groups[name] = declared
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name not in groups:
@@ -203,7 +168,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         types = get_type_hints(groups[name], include_extras=True)
         for field in fields(groups[name]):
             declared = types[field.name].__metadata__[0]
-            declared.rich_help_panel = declared.rich_help_panel or groups[name].panel
+            declared.rich_help_panel = declared.rich_help_panel or getattr(groups[name], "panel", None)
         parameters += [
             inspect.Parameter(
                 field.name,

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 import classwise as cw
+from classwise.auditing.evaluation.evaluation import ATTACKS
 from classwise.cli import console
+from classwise.cli.evaluation import declared
 from classwise.cli.help import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, QUESTION
-from classwise.cli.inputs import attack_option
 from classwise.cli.options import Json, integers, named_sources, new_file, printing_beside, share
 from classwise.core.errors import ClasswiseError
 
@@ -109,9 +110,7 @@ def plan(
             rich_help_panel=DATA,
         ),
     ] = None,
-    attack: Annotated[
-        list[str] | None, attack_option("those of the audits; else the suite of the threat", ATTACK)
-    ] = None,
+    attack: Annotated[list[str] | None, declared(ATTACKS, "those of the audits; else the suite of the threat")] = None,
     threat: Annotated[
         str, typer.Option("--threat", metavar="NORM:RADIUS", help="The threat of --attack.", rich_help_panel=ATTACK)
     ] = "Linf:8/255",

@@ -59,7 +59,7 @@ class ShardOptions:
 
     def __post_init__(self) -> None:
         if self.shard is not None:
-            from classwise.auditing.run.partition import Shard
+            from classwise.auditing.evaluation.shard import Shard
 
             Shard.parse(self.shard)
 
@@ -132,8 +132,8 @@ class ShardOptions:
 
     def place(self, folder: Path) -> Path:
         """The folder of the shard of an evaluation in ``folder``; the folder itself without ``--shard``."""
+        from classwise.auditing.evaluation.shard import Shard
         from classwise.auditing.run.merging import shard_folder
-        from classwise.auditing.run.partition import Shard
 
         return folder if self.shard is None else shard_folder(folder, Shard.parse(self.shard))
 

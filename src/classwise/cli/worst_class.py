@@ -9,14 +9,13 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
+from classwise.cli.evaluation import COMPUTED, Flags, flags
 from classwise.cli.help import ATTACK, COMPUTE
-from classwise.cli.inputs import AttackSelection, DataSource, ModelSource, threat_of
+from classwise.cli.inputs import DataSource, ModelSource
 from classwise.cli.options import (
     Json,
-    MaxTime,
     Page,
     Resume,
-    Threat,
     check_device,
     grouped,
     new_file,
@@ -31,9 +30,8 @@ from classwise.core.errors import ClasswiseError
 def worst_class(
     model: ModelSource,
     data: DataSource,
-    attacks: AttackSelection,
+    asked: Annotated[Flags, flags("threat", *COMPUTED, "max_time")],
     *,
-    threat: Threat = None,
     confidence: Annotated[
         str,
         typer.Option(
@@ -56,7 +54,6 @@ def worst_class(
     ] = None,
     resume: Resume = False,
     html: Page = None,
-    max_time: MaxTime = None,
     json: Json = False,
     shards: Annotated[
         int | None, typer.Option("--shards", metavar="N", help="Refused.", hidden=True, rich_help_panel=COMPUTE)
@@ -80,12 +77,11 @@ def worst_class(
             "--shards does not apply to worst-class: each round of the search attacks classes that the previous rounds "
             "left undecided; use classwise audit --shards"
         )
-    threat_of(threat, None)  # validated before anything is loaded
-    settings = {
-        **attacks.settings,
+    asked.threat_of(None)  # validated before anything is loaded
+    settings: dict[str, Any] = {
+        **asked.options,
         "confidence": share(confidence, "--confidence", "0.95 or 95%"),
         "tolerance": None if tolerance is None else share(tolerance, "--tolerance", "0.02 or 2%"),
-        "max_time": max_time and 60 * max_time,
         "out": out,
         "resume": resume,
     }
@@ -94,16 +90,16 @@ def worst_class(
         raise ClasswiseError("--resume requires --out, the folder of the search")
     page = new_file(html, "--html", json=json)
     run = model.single_run(needed=data.data is None)
-    ball = threat_of(threat, run)
+    ball = asked.threat_of(run)
     with launched() as processes:
-        device = check_device(local_device(attacks.device))
-        images = data.load(run, attacks.seed)
+        device = check_device(local_device(str(settings["device"])))
+        images = data.load(run, settings["seed"])
         network = model.load(images, device)
         if not processes.is_main:
             return
         with console.resumable("continue with --resume"), console.progress() as listener:
             found = cw.find_worst_class(
-                network, images, ball, attacks.suite, device=device, progress=listener, **settings
+                network, images, ball, asked.suite, progress=listener, **{**settings, "device": device}
             )
         _write(found, page or (None if out is None else out / "page.html"), json=json)
 

@@ -64,8 +64,13 @@ class IncompleteError(ClasswiseError):
 class ArgumentError(ClasswiseError):
     """A value that an argument of a function does not accept; the message begins with ``FUNCTION(): ``.
 
-    The command line prints the rest, since its options are named after the arguments.
+    The command line and plans print the rest, since their options are named after the arguments.
     """
+
+    @property
+    def without_function(self) -> str:
+        """The message without the name of the function."""
+        return str(self).partition("(): ")[2]
 
 
 class DataNotFoundError(ClasswiseError):

@@ -75,6 +75,11 @@ class Column(NamedTuple):
 Values = Annotated[Tensor | np.ndarray[Any, Any], BY_CONTENT]
 Names = Annotated[Sequence[str], BY_CONTENT]
 
+Group = Annotated[
+    str | Column | Sequence[Any] | Tensor, "the name of a grouping, or a list with a value for each image"
+]
+"""The name of a grouping of the data, or a value for each image."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False, repr=False)
 class Images:

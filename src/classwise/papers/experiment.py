@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 
-from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.evaluation.evaluation import Tensors
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.errors import ClasswiseError, DataNotFoundError
@@ -286,7 +286,7 @@ class Context:
         surrogates: Sequence[Run] = (),
         images: Images | None = None,
         trace: Sequence[int] = (),
-        save: Sequence[Kind] = (),
+        save: Sequence[Tensors] = (),
         precision: Precision | None = None,
     ) -> Audit:
         """Audit a run at this scale, or load the audit from the store.

@@ -17,15 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
-from classwise.auditing.guards.report import GuardMode
-from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.evaluation.evaluation import STORED, Evaluation, complete
 from classwise.auditing.run.audit import Audit, audit
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.core.compute.precision import FAST, Precision
+from classwise.core.compute.precision import FAST
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
 from classwise.core.files.storage import ResultFolder, write_text
@@ -157,15 +156,9 @@ class Store:
         threat: str,
         *,
         which: Which | None = None,
-        early_stop: bool = False,
-        seed: int = 0,
-        precision: Precision = FAST,
         surrogates: Sequence[Run] = (),
-        trace: Sequence[int] = (),
-        save: Sequence[Kind] = (),
-        guards: GuardMode = "auto",
-        device: str = "cpu",
         progress: Progress | None = None,
+        **options: Unpack[Evaluation],
     ) -> Audit:
         """Audit a trained model; a finished audit is loaded, an interrupted one resumed.
 
@@ -175,15 +168,10 @@ class Store:
             attacks: labels to attack specs.
             threat: threat spec such as ``Linf:8/255``.
             which: the saved weights; None for the default of the run.
-            early_stop: whether attacks stop at the first success; the papers evaluate last iterates.
-            seed: seed of the attacks.
-            precision: precision of the gradients.
             surrogates: runs whose paths the attack specs contain; hashed by their keys.
-            trace: indices of images whose confidences are recorded at every step.
-            save: tensors to save for every image.
-            guards: whether to check the attacks for obfuscated gradients and other faults, as in `classwise.audit`.
-            device: PyTorch device.
             progress: progress listener.
+            **options: as of `classwise.audit`; by default attacks run all their steps, as in the papers, and the
+                precision is `FAST`.
 
         Raises:
             ClasswiseError: as `classwise.audit`.
@@ -193,29 +181,22 @@ class Store:
         for place, surrogate in enumerate(surrogates):
             text = text.replace(str(surrogate.path), f"surrogate-{place}-{surrogate.path.name}")
         weights = hashlib.sha256(trained.weights_file(weights_name).read_bytes()).hexdigest()
-        about = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
-        options: dict[str, Sequence[Any]] = {"trace": [*trace], "save": [*save]}
-        more = {name: values for name, values in options.items() if values}  # no key without a value
-        key = _hash({**about, "early_stop": early_stop, "seed": seed, "precision": str(precision), **more})
-        return self._audited(
-            key,
-            trained.audits / key,
-            trained.weights_file(weights_name),
-            images,
-            attacks,
-            threat,
-            early_stop=early_stop,
-            seed=seed,
-            precision=precision,
-            trace=trace,
-            save=save,
-            guards=guards,
-            device=device,
-            progress=progress,
-        )
+        asked = complete(_USUAL | options)
+        about: dict[str, Any] = {"weights": weights, "data": images.fingerprint(), "attacks": text, "threat": threat}
+        about |= {"early_stop": asked["early_stop"], "seed": asked["seed"], "precision": str(asked["precision"])}
+        key = _hash(about | _more(asked, about))
+        weights_file = trained.weights_file(weights_name)
+        return self._audited(key, trained.audits / key, weights_file, images, attacks, threat, progress, asked)
 
     def audit_model(
-        self, model: nn.Module, images: Images, attacks: Mapping[str, Spec], threat: str, **options: Any
+        self,
+        model: nn.Module,
+        images: Images,
+        attacks: Mapping[str, Spec],
+        threat: str,
+        *,
+        progress: Progress | None = None,
+        **options: Unpack[Evaluation],
     ) -> Audit:
         """Audit a model that was trained elsewhere; the key of the audit is a hash of its weights and structure.
 
@@ -224,15 +205,18 @@ class Store:
             images: test images.
             attacks: labels to attack specs.
             threat: threat spec such as ``Linf:4/255``.
-            **options: ``precision``, ``device`` and ``progress`` as in `audit`.
+            progress: progress listener.
+            **options: as of `audit`.
 
         Raises:
             ClasswiseError: as `classwise.audit`.
         """
         text = json.dumps(dict(attacks), sort_keys=True, default=str)
+        asked = complete(_USUAL | options)
         about = {"model": f"{fingerprint(model)} {model}", "data": images.fingerprint(), "attacks": text}
-        key = _hash({**about, "threat": threat, "precision": str(options.get("precision", FAST))})
-        return self._audited(key, self.path / "audits" / key, model, images, attacks, threat, **options)
+        about |= {"threat": threat, "precision": str(asked["precision"])}
+        key = _hash(about | _more(asked, about))
+        return self._audited(key, self.path / "audits" / key, model, images, attacks, threat, progress, asked)
 
     def _audited(
         self,
@@ -242,10 +226,8 @@ class Store:
         images: Images,
         attacks: Mapping[str, Spec],
         threat: str,
-        *,
-        progress: Progress | None = None,
-        early_stop: bool = False,
-        **options: Any,
+        progress: Progress | None,
+        options: Evaluation,
     ) -> Audit:
         """Load a finished audit, or run or resume it."""
         listener = progress or NullProgress()
@@ -254,8 +236,17 @@ class Store:
                 facts = read_about(folder)
                 if facts["complete"] and facts["environment"]:
                     return Audit.load(folder)
-            settings = {"cascade": False, "early_stop": early_stop, "resume": True, "distributed": False, **options}
-            return audit(model, images, threat, dict(attacks), out=folder, progress=listener, **settings)
+            return audit(
+                model,
+                images,
+                threat,
+                dict(attacks),
+                out=folder,
+                resume=True,
+                progress=listener,
+                distributed=False,
+                **options,
+            )
 
     @contextmanager
     def collect_work(self) -> Iterator[Work]:
@@ -353,6 +344,18 @@ class _Record:
     def _write(self, state: str) -> None:
         self.state = state
         write_text(self.file, json.dumps({"seconds": self.seconds, "state": state}) + "\n")
+
+
+_USUAL: Evaluation = {"early_stop": False, "cascade": False, "precision": FAST}
+"""Options of the papers' audits, which evaluate last iterates."""
+
+
+def _more(asked: Evaluation, known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that decide rows or are saved, with other values than usual, besides those in a key already."""
+    usual = complete(_USUAL)
+    names = {"trace", "save", *STORED} - {"batch_size", "policy", *known}
+    values = {name: asked.get(name) for name in names if asked.get(name) != usual.get(name)}
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _with_start(plan: Recipe, name: str) -> Recipe:

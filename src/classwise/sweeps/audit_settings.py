@@ -10,63 +10,45 @@ from typing import Annotated, Any, cast
 
 import pydantic
 
-from classwise.auditing.guards.report import GuardMode
+from classwise.auditing.evaluation.evaluation import FLAGS, Evaluation, complete
 from classwise.auditing.run import plan as audit_plan
-from classwise.auditing.run.options import AuditOptions
+from classwise.auditing.run.audit import audit
 from classwise.auditing.run.suite import norm_of, parse_attacks
-from classwise.core.compute.repeats import RepeatCount, RepeatRule
-from classwise.core.errors import ClasswiseError, unknown
-from classwise.core.settings.arguments import BatchSize
-from classwise.core.settings.config import Count, Seed, build, configurable
+from classwise.core.errors import ArgumentError, ClasswiseError, unknown
+from classwise.core.settings.arguments import check
+from classwise.core.settings.config import Count, build, configurable
 from classwise.data import CORRUPTIONS, DATA
 from classwise.threat.ball import Threat
-from classwise.threat.text import Grid
+
+_OPTIONS = {key: name for name, option in FLAGS.items() for key in (name, option.key)}
+"""The options that an audit of a plan may have, by their names there: those in Python, and on the command line."""
 
 
 @configurable
 class AuditSettings:
-    """An audit of each cell; the fields are the options of ``classwise audit``.
+    """An audit of each cell.
 
     Args:
         which: the weights of the run, such as ``"last"``; None for those selected by validation.
-        attack: the attacks; None for the default suite.
-        threat: the threat, such as ``"Linf:8/255"``; None for that of the run.
         data: a data set's name or a path; None for the data of the run.
         split: the split to attack.
         subset: number of images, stratified by class; None for all.
         corruption: the corruption of the images, with ``severity``.
         severity: from 1 to 5.
-        group: the column that is used instead of the class.
-        seed: seed of the attacks and of the subset.
-        batch_size: images per batch.
-        cascade: whether each attack runs on the survivors of those before it; None: on for suites.
-        early_stop: whether an attack stops at its first success.
-        guards: which guards run.
-        repeats: number of passes that decide whether an image is correct.
-        repeat_rule: how many of them must be correct.
-        grid: the grid that adversarial images are rounded to.
+        asked: the given options of an evaluation by name, in the units of Python
+            (`classwise.auditing.evaluation.evaluation.FLAGS`); without ``threat`` it is that of the run.
 
     Raises:
         ClasswiseError: for an unknown attack, data set or corruption, or an invalid value.
     """
 
     which: str | None = None
-    attack: tuple[str, ...] | None = None
-    threat: str | None = None
     data: str | None = None
     split: str = "test"
     subset: Count | None = None
     corruption: str | None = None
     severity: Annotated[int, pydantic.Field(ge=1, le=5)] | None = None
-    group: str | None = None
-    seed: Seed = 0
-    batch_size: BatchSize | None = None
-    cascade: bool | None = None
-    early_stop: bool = True
-    guards: GuardMode = "auto"
-    repeats: RepeatCount = 1
-    repeat_rule: RepeatRule = "majority"
-    grid: Grid | None = None
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.corruption is None) != (self.severity is None):
@@ -75,10 +57,28 @@ class AuditSettings:
             raise unknown("corruption", self.corruption, CORRUPTIONS)
         if self.data is not None:
             data_source(self.data)
+        check(audit, self.asked)
         if self.threat is None:
-            parse_attacks(self.attack)  # their names; the norm is that of each recipe
+            parse_attacks(self.attacks)  # their names; the norm is that of each recipe
         else:
             self.check(self.threat)
+
+    @property
+    def attacks(self) -> Any:
+        """The attacks; None for the default suite."""
+        return self.asked.get("attacks")
+
+    @property
+    def threat(self) -> str | None:
+        """The threat; None for that of the run."""
+        return self.asked.get("threat")
+
+    @property
+    def options(self) -> Evaluation:
+        """All options of `classwise.audit`."""
+        return complete(
+            cast("Evaluation", {name: value for name, value in self.asked.items() if name not in ("threat", "attacks")})
+        )
 
     def check(self, threat: str) -> None:
         """Check the attacks and their options under a threat.
@@ -86,25 +86,51 @@ class AuditSettings:
         Raises:
             ClasswiseError: for an unknown attack, or one that does not support the norm.
         """
-        audit_plan.Plan.of(parse_attacks(self.attack, norm_of(threat)), Threat.parse(threat), self.audit_options)
+        audit_plan.Plan.of(parse_attacks(self.attacks, norm_of(threat)), Threat.parse(threat), self.options)
 
-    @property
-    def audit_options(self) -> AuditOptions:
-        """The fields that are options of `classwise.audit`."""
-        names = AuditOptions.__annotations__.keys() & {field.name for field in dataclasses.fields(self)}
-        return cast("AuditOptions", {name: getattr(self, name) for name in names})
-
-    def options(self) -> dict[str, Any]:
-        """The options that differ from their defaults, as JSON values."""
-        defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        given = {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+    def given(self) -> dict[str, Any]:
+        """The settings that differ from their defaults, as JSON values with the names of the command line."""
+        own = [field for field in dataclasses.fields(self) if field.name != "asked"]
+        values = {field.name: getattr(self, field.name) for field in own if getattr(self, field.name) != field.default}
         if self.data is not None:
-            given["data"] = data_source(self.data)
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}
+            values["data"] = data_source(self.data)
+        for name, value in self.asked.items():
+            option = FLAGS[name]
+            if value != option.default:
+                is_path = option.flag is not None and option.flag.kind is Path
+                values[option.key] = str(Path(value).absolute()) if is_path else value
+        return values
+
+
+def read_audit(values: Mapping[str, Any], where: str) -> AuditSettings:
+    """Read the settings of an audit, whose unknown keys are refused with the nearest known one.
+
+    Raises:
+        ClasswiseError: beginning with ``where``.
+    """
+    own = {field.name for field in dataclasses.fields(AuditSettings)} - {"asked"}
+    asked: dict[str, Any] = {}
+    for key, value in values.items():
+        if key in _OPTIONS:
+            asked[_OPTIONS[key]] = "off" if key == "guards" and value is False else value  # YAML reads off as false
+        elif key not in own:
+            raise unknown("field", str(key), [*own, *_OPTIONS], "", where)
+    if isinstance(asked.get("attacks"), str):
+        asked["attacks"] = [asked["attacks"]]
+    try:
+        return build(AuditSettings, {key: values[key] for key in own & values.keys()} | {"asked": asked}, where)
+    except ArgumentError as error:
+        raise ClasswiseError(f"{where}: {error.without_function}") from None
+    except ClasswiseError as error:
+        raise error if str(error).startswith(where) else ClasswiseError(f"{where}: {error}") from None
 
 
 def build_audits(value: object) -> object:
-    """Build the audits of a plan, whose unknown keys are refused with the nearest known one."""
+    """Build the audits of a plan.
+
+    Raises:
+        ClasswiseError: for a malformed name or setting.
+    """
     if not isinstance(value, Mapping):
         raise ClasswiseError(f"plan: audits = {value!r} must map names to options of an audit, such as full: {{}}")
     for name, options in value.items():
@@ -113,21 +139,9 @@ def build_audits(value: object) -> object:
         if not isinstance(options, Mapping | AuditSettings | None):
             raise ClasswiseError(f"plan: audits.{name} = {options!r} must be a mapping of options")
     return {
-        str(name): settings
-        if isinstance(settings, AuditSettings)
-        else build(AuditSettings, _listed(settings or {}), f"audit {name!r}")
-        for name, settings in value.items()
+        str(name): given if isinstance(given, AuditSettings) else read_audit(given or {}, f"audit {name!r}")
+        for name, given in value.items()
     }
-
-
-def _listed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with a single attack as a list, and ``guards: off`` as text, which YAML reads as false."""
-    given = dict(options)
-    if isinstance(given.get("attack"), str):
-        given["attack"] = [given["attack"]]
-    if given.get("guards") is False:
-        given["guards"] = "off"
-    return given
 
 
 def data_source(data: str) -> str:

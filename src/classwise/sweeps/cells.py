@@ -72,7 +72,7 @@ class Cell:
         source: dict[str, Any] = {"model": str(run if which is None else Run(run).weights_file(which))}
         if self.model:
             source = {"model": self.model, "data": self.data, **self._model_options()}
-        arguments = {**source, **given, "device": device, "resume": True}
+        arguments = {**source, "device": device, **given, "resume": True}
         return Call(function="audit", arguments=arguments, out=str(run / "audits" / name))
 
     def _model_options(self) -> dict[str, Any]:

@@ -6,8 +6,8 @@ import collections
 import dataclasses
 from typing import Any, NamedTuple
 
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.options import AuditOptions
 from classwise.core.compute.rates import Rates
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
@@ -110,7 +110,7 @@ def _audit_cost(
     own: dict[str, Any] = {}
     if recipe is not None and audit.data is None:
         own = {**recipe.data.options, "root": recipe.data.root}
-    images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.seed, **own)
+    images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.options["seed"], **own)
     threat = audit.threat
     if recipe is None or trained_on is None:
         settings = {key: value for key, value in cell.model_settings.items() if key not in ("name", "set")}
@@ -118,6 +118,6 @@ def _audit_cost(
     else:
         model = build_model(**model_spec(recipe, trained_on))
         threat = threat or recipe.threat or str(default_threat(trained_on))
-    options: AuditOptions = {**audit.audit_options, "device": device, "guards": "off"}
-    cost = estimate(model, images, threat, audit.attack, trained=False, rates=rates, **options)
+    options: Evaluation = {**audit.options, "device": audit.options["device"] or device, "guards": "off"}
+    cost = estimate(model, images, threat, audit.attacks, trained=False, rates=rates, **options)
     return cost.forwards + cost.backwards, cost.minutes

@@ -149,7 +149,7 @@ class Plan:
             "data": [data_source(data) for data in self.data],
             "set": self.set,
             "overrides": [*self.overrides],
-            "audits": {name: audit.options() for name, audit in self.audits.items()},
+            "audits": {name: audit.given() for name, audit in self.audits.items()},
             "exclude": [self._absolute(pattern.given) for pattern in self.exclude],
         }
         text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
@@ -220,7 +220,7 @@ class Plan:
         return Cell(name, name, data=images, audits=self._options(), model=source, model_settings=settings)
 
     def _options(self) -> dict[str, dict[str, Any]]:
-        return {name: audit.options() for name, audit in self.audits.items()}
+        return {name: audit.given() for name, audit in self.audits.items()}
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Check the recipe and the audits of each cell; seeds do not matter."""

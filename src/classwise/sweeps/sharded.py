@@ -11,8 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.merging import SHARDS, shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.ownership import owned
 from classwise.core.progress import interruption

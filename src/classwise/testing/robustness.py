@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,12 @@ import numpy as np
 
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.audit import audit
-from classwise.auditing.run.audit_cache import VARIABLE, cached_folder
+from classwise.auditing.run.audit_cache import environment_cache
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
-from classwise.data.stream import as_data
 from classwise.reporting.facts.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
@@ -80,8 +78,10 @@ def assert_robust(
     """
     __tracebackhide__ = True
     conditions = _conditions(worst, overall, fail_if)
-    named = cache or os.environ.get(VARIABLE)
-    result = _audited(model, data, threat, attacks, Path(named) if named else cache_folder(), options)
+    folder = cache or environment_cache() or cache_folder()
+    if not {"out", "resume"} & options.keys():
+        options["cache"] = folder
+    result = audit(model, data, threat, attacks, **options)
     failed = [threshold for threshold in conditions if threshold.holds(result)]
     if failed:
         raise AssertionError(_message(result, failed))
@@ -103,24 +103,6 @@ def _conditions(
     if not conditions:
         raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall= or fail_if=")
     return conditions
-
-
-def _audited(
-    model: Model,
-    data: Any,
-    threat: ThreatLike | None,
-    attacks: Attacks | None,
-    cache: Path | None,
-    options: Mapping[str, Any],
-) -> Audit:
-    """The audit, from the cache if it has it."""
-    source = as_data(data)
-    if cache is None or {"out", "resume"} & options.keys():
-        return audit(model, source, threat, attacks, **options)
-    of_run = {"max_time", "progress", "distributed"}
-    of_rows = {name: value for name, value in options.items() if name not in of_run}
-    folder = cached_folder(cache, model, source, threat, attacks, **of_rows)
-    return audit(model, source, threat, attacks, out=folder, resume=folder is not None, **options)
 
 
 def _message(result: Audit, failed: Sequence[Threshold]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, identity_of, threat_of
+from classwise.auditing.evaluation.evaluation import STORED
+from classwise.auditing.evaluation.option import COMPARED, Decides
+from classwise.auditing.outcomes.meta import UNSTATED, FieldValue, Meta, identity_of, setting_of, threat_of
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
@@ -49,8 +52,8 @@ def members_of(meta: Meta, attack: str) -> tuple[str, ...]:
 def check_alike(one: Named, other: Named, attack: str, group: str | None, across: str | None = None) -> None:
     """Check that two audits are comparable under an attack: all fields but ``across`` agree.
 
-    The fields are classes, images (indices, labels, hash of the data), grouping and repeats; and unless clean images
-    are compared, threat, grid, attacks, early stop and cascade.
+    The fields are classes, images (indices, labels, hash of the data), grouping, and the options that decide verdicts
+    (`classwise.auditing.evaluation.option.COMPARED`); if clean images are compared, only those that decide these.
 
     Raises:
         ClasswiseError: naming both audits, the first field that differs, and both values.
@@ -59,11 +62,8 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     _check_images(one, other)
     _check("data", one, other, _data)
     _check_grouping(one, other, group)
-    _check("repeats", one, other, lambda meta: FieldValue(meta.decided_by, str(meta.decided_by)))
-    if attack == CLEAN:
-        return
     ignored = CROSSED.get(across or "", ())
-    for field, read in _FIELDS.items():
+    for field, read in _fields(attack).items():
         if field in ignored:
             continue
         first, second = (read(named.audit, attack) for named in (one, other))
@@ -75,14 +75,13 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
 def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
     """The fields that no audit records, so that their agreement cannot be checked."""
     values_of = {"data hash": [_data(audit.outcomes.meta) for audit in audits]}
-    if attack != CLEAN:
-        values_of |= {field: [read(audit, attack) for audit in audits] for field, read in _FIELDS.items()}
+    values_of |= {field: [read(audit, attack) for audit in audits] for field, read in _fields(attack).items()}
     return tuple(field for field, values in values_of.items() if not any(value.stated for value in values))
 
 
 def value_of(field: str, audit: Audit, attack: str) -> FieldValue:
     """The value of a field of `CROSSED` in an audit."""
-    return _FIELDS[field](audit, attack)
+    return _fields(ALL)[field](audit, attack)
 
 
 def radius_of(audit: Audit) -> tuple[str, float] | None:
@@ -252,17 +251,14 @@ def _spec(item: tuple[str, Mapping[str, Any] | None]) -> str:
     return f"{label}:{chosen}" if chosen else label
 
 
-def _early_stop(audit: Audit, _: str) -> FieldValue:
-    early_stop = audit.outcomes.meta.early_stop
-    known = {True: "an attack stops at its first success", False: "an attack runs all its steps"}
-    return FieldValue(early_stop, UNSTATED if early_stop is None else known[early_stop], stated=early_stop is not None)
+def _fields(attack: str) -> dict[str, Callable[[Audit, str], FieldValue]]:
+    """How the fields are read that must agree where verdicts under an attack are compared."""
+    decides = (Decides.VERDICTS,) if attack == CLEAN else COMPARED
+    settings: dict[str, Callable[[Audit, str], FieldValue]] = {
+        option.words: functools.partial(_setting, name) for name, option in STORED.items() if option.decides in decides
+    }
+    return settings if attack == CLEAN else {"threat": _threat, **settings, "attacks": _attacks}
 
 
-_FIELDS: Mapping[str, Callable[[Audit, str], FieldValue]] = {
-    "threat": _threat,
-    "grid": lambda audit, _: FieldValue(audit.outcomes.meta.grid, audit.outcomes.meta.grid or "none"),
-    "early stop": _early_stop,
-    "cascade": lambda audit, _: FieldValue(audit.outcomes.meta.cascade, "yes" if audit.outcomes.meta.cascade else "no"),
-    "attacks": _attacks,
-}
-"""The fields that decide verdicts under attack."""
+def _setting(name: str, audit: Audit, _: str) -> FieldValue:
+    return setting_of(audit.outcomes.meta, name)

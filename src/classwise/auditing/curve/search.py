@@ -18,7 +18,9 @@ from pydantic import Field
 
 from classwise.auditing.curve.bisection import Bisection, SavedBrackets
 from classwise.auditing.curve.result import COLUMNS, RADII, Curve
+from classwise.auditing.evaluation.evaluation import Evaluation, Sharded
 from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model, usual_radius
 from classwise.auditing.run.merging import (
     SHARDS,
@@ -28,7 +30,6 @@ from classwise.auditing.run.merging import (
     same_hash,
     shards_in,
 )
-from classwise.auditing.run.options import ShardedOptions, with_options
 from classwise.auditing.run.partition import check_shards
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
@@ -55,7 +56,7 @@ USUAL_TIMES = 2.0
 
 @checked
 @torch.inference_mode(mode=False)
-@with_options
+@evaluates
 def robustness_curve(
     model: Model,
     data: Any,
@@ -68,7 +69,7 @@ def robustness_curve(
     resume: bool = False,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    **options: Unpack[ShardedOptions],
+    **options: Unpack[Sharded],
 ) -> Curve:
     """Find for every image the smallest radius at which one of the attacks succeeds.
 
@@ -83,7 +84,7 @@ def robustness_curve(
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         progress: True shows a progress bar; or a listener.
         distributed: share the images among the processes of `torch.distributed`, as in `audit`.
-        **options: see `classwise.auditing.run.options.ShardedOptions`.
+        **options: see `Sharded`.
 
     Returns:
         The curve: a row for each image with its bracket, the radii between which its robust radius lies.
@@ -149,7 +150,7 @@ def claim_for_shards(
     highest: float | None = None,
     rounds: int = ROUNDS,
     resume: bool = False,
-    **options: Unpack[ShardedOptions],
+    **options: Unpack[Sharded],
 ) -> Plan:
     """Check all arguments of a sharded `robustness_curve`, and mark its folder with its settings.
 
@@ -174,7 +175,7 @@ def _prepared(
     norm: Norm,
     attacks: Attacks | None,
     highest: float | None,
-    options: ShardedOptions,
+    options: Sharded,
 ) -> Inputs:
     """Read the model and the data of a search up to the radius ``highest``.
 
@@ -185,7 +186,8 @@ def _prepared(
     source = as_data(data)
     ball = Threat(norm, USUAL_TIMES * usual_radius(source, norm) if highest is None else highest)
     suite = parse_attacks(attacks, norm)
-    ready = prepare(model, source, suite, ball, early_stop=True, cascade=True, **options)
+    asked = cast("Evaluation", {**options, "cascade": True})
+    ready = prepare(model, source, suite, ball, asked)
     require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.guards import gradients, interpretation, model, radius
 from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, Probe, Undecided
 from classwise.auditing.guards.gradients import QUERY_SHARE
-from classwise.auditing.guards.report import SHARE, AuditWarning, GuardMode, GuardReport, Reason
+from classwise.auditing.guards.report import SHARE, AuditWarning, GuardReport, Reason
 
 _MODULES = (model, gradients, radius, interpretation)
 GUARDS: dict[str, Guard] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-GuardMode = Literal["full", "auto", "off"]
-"""How many guards an audit runs: all; those within a budget of `SHARE` of the passes of its attacks; none."""
+from classwise.auditing.evaluation.evaluation import GuardMode
+
 Reason = Literal["", "budget", "time", "off"]
 """Why guards did not run; empty if all ran."""
 MODES: tuple[GuardMode, ...] = get_args(GuardMode)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,6 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import verify, write_bytes
 from classwise.stats.counts import BoolArray, IntArray
 
-Kind = Literal["logits", "features", "images"]
-"""Kinds of tensors that a user can save; each has one row for each image and attack."""
 EXAMPLES = "examples"
 """Kind of the pairs of a clean image and its adversarial example, which are always saved."""
 EXAMPLES_A_CLASS = 8
@@ -36,11 +34,6 @@ FOLDER = "artifacts"
 _ADVICE = "remove it and the file of outcomes with its number, and resume the audit"
 
 Array = NDArray[Any]
-
-
-def kinds_of(save: Kind | Sequence[Kind]) -> tuple[Kind, ...]:
-    """The requested kinds as a tuple."""
-    return (save,) if isinstance(save, str) else tuple(save)
 
 
 def examples_per_class(shape: Sequence[int], num_classes: int, attacks: int) -> int:

@@ -10,8 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from classwise.auditing.evaluation.evaluation import STORED
+from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.outcomes import files as outcome_files
-from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, threat_of
+from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, setting_of, threat_of
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
@@ -103,7 +105,8 @@ def table_of_predictions(
     for label in confidences or {}:
         if label not in predictions:
             raise unknown("attack of confidences:", str(label), predictions)
-    known = [field.name for field in dataclasses.fields(Meta) if field.name not in ("attacks", "class_names", "images")]
+    own = ("attacks", "class_names", "images", "settings")
+    known = [*STORED, *(field.name for field in dataclasses.fields(Meta) if field.name not in own)]
     for key in meta:
         if key not in known:
             raise unknown("field of the metadata", key, known)
@@ -122,7 +125,7 @@ def table_of_predictions(
         top = max(int(values.max(initial=0)) for values in (truth, *numbers.values()))
         limits.check_classes(top + 1, len(truth), "without class_names")
         class_names = [str(label) for label in range(top + 1)]
-    about = Meta(
+    about = Meta.of(
         class_names=checked_names(class_names, "class names"), attacks=dict.fromkeys(numbers), images=len(truth), **meta
     )
     class_labels(truth, about.num_classes)
@@ -199,8 +202,8 @@ _IDENTITIES = {"model": ("model",), "data": ("data", "split")}
 """What is identified by a hash; and by names, if a table has no hash."""
 ROUNDED = 0.01
 """The largest share of the clean predictions of one model that rounding changes, as on a GPU."""
-_ATTACK_FIELDS = ("threat", "norm", "grid", "early_stop", "cascade", "seed", "precision", "batch_size")
-"""The fields of the metadata that only concern attacks."""
+_OF_ATTACKS = [name for name, option in STORED.items() if option.decides in (Decides.ATTACKED, Decides.ROWS)]
+"""The settings that only concern attacks."""
 
 
 def joined_tables(first: Table, second: Table) -> Table:
@@ -225,24 +228,24 @@ def joined_tables(first: Table, second: Table) -> Table:
     if CLEAN in attacks:
         attacks = {CLEAN: attacks.pop(CLEAN), **attacks}
     applicable = {*meta.applicable, *other_meta.applicable}
+    ball: dict[str, Any] = {} if meta.robustness_evaluated else {"threat": other_meta.threat, "norm": other_meta.norm}
     joined = dataclasses.replace(
-        meta,
+        meta.stating(**_joined_settings(meta, other_meta)),
         attacks=attacks,
         not_applicable=tuple(label for label in attacks if label not in applicable),
         families={**other_meta.families, **meta.families},
         notes=tuple(dict.fromkeys((*meta.notes, *other_meta.notes))),
-        **_joined_fields(meta, other_meta),
+        **ball,
     )
     return pd.concat([frame, added], ignore_index=True), joined
 
 
-def _joined_fields(meta: Meta, other: Meta) -> dict[str, Any]:
-    """The fields that concern attacks: of the table with attacks; of two, the default where they differ."""
+def _joined_settings(meta: Meta, other: Meta) -> dict[str, Any]:
+    """The settings that concern attacks: of the table with attacks; of two, those in which they agree."""
     if not (meta.robustness_evaluated and other.robustness_evaluated):
-        return {name: getattr(other if other.robustness_evaluated else meta, name) for name in _ATTACK_FIELDS}
-    agreed = [name for name in _ATTACK_FIELDS if getattr(meta, name) == getattr(other, name)]
-    mixed: dict[str, Any] = {"early_stop": None, "seed": None, "precision": {}, "batch_size": None}
-    return {name: value for name, value in mixed.items() if name not in agreed}
+        source = (other if other.robustness_evaluated else meta).settings
+        return {name: source.get(name) for name in _OF_ATTACKS}
+    return {name: None for name in _OF_ATTACKS if meta.settings.get(name) != other.settings.get(name)}
 
 
 def _check_images(first: Table, second: Table) -> None:
@@ -288,23 +291,25 @@ def _check_attacks(first: Table, second: Table) -> None:
     for family in meta.families.keys() & other_meta.families.keys():
         if meta.families[family] != other_meta.families[family]:
             raise ClasswiseError(f"the family of attacks {family!r} is in both tables; rename one of the two")
-    if meta.decided_by != other_meta.decided_by:
-        raise _difference("repeats", meta.decided_by, other_meta.decided_by)
+    _check_settings(Decides.VERDICTS, meta, other_meta)
     if not (meta.robustness_evaluated and other_meta.robustness_evaluated):
         return
-    if meta.grid != other_meta.grid:
-        raise _difference("grid", meta.grid or "none", other_meta.grid or "none")
     threats = threat_of(frame, meta, meta.applicable), threat_of(other, other_meta, other_meta.applicable)
     if threats[0].key != threats[1].key:
         raise _difference("threat", *(threat.text for threat in threats))
-    stops = meta.early_stop, other_meta.early_stop
-    if None not in stops and stops[0] != stops[1]:
-        raise _difference("early stop", *stops)
+    _check_settings(Decides.ATTACKED, meta, other_meta)
     if meta.cascade or other_meta.cascade:
         raise ClasswiseError(
             "the two tables cannot be joined: the attacks of a cascade ran only on images on which all attacks before "
             "them failed; run all attacks in one audit, or without cascade"
         )
+
+
+def _check_settings(decides: Decides, meta: Meta, other: Meta) -> None:
+    for name, option in STORED.items():
+        values = setting_of(meta, name), setting_of(other, name)
+        if option.decides is decides and all(value.stated for value in values) and values[0].key != values[1].key:
+            raise _difference(option.words, *(value.text for value in values))
 
 
 def _difference(what: str, first: object, second: object) -> ClasswiseError:

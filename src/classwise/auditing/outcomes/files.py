@@ -154,7 +154,7 @@ def write(path: Path, frame: pd.DataFrame, meta: Meta) -> None:
 
 def write_table(path: Path, table: pa.Table, meta: Meta) -> None:
     """As `write`, of a table with the columns and types of a file."""
-    tables.write_table(path, table, "outcomes", dataclasses.asdict(meta))
+    tables.write_table(path, table, "outcomes", meta.flat)
 
 
 def read(path: Path) -> tuple[pd.DataFrame, Meta]:
@@ -225,5 +225,5 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     notes = dict.fromkeys(note for _, meta in read_files for note in meta.notes)
     policies = {meta.policy for _, meta in read_files}
     policy = policies.pop() if len(policies) == 1 else None
-    meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes), policy=policy)
+    meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes)).stating(policy=policy)
     return pd.concat([frame for frame, _ in read_files], ignore_index=True), meta

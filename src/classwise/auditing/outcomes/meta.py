@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple
@@ -13,10 +13,12 @@ import numpy as np
 import pandas as pd
 import pydantic
 
-from classwise.core.compute.repeats import RepeatCount, RepeatRule, Repeats
+from classwise.auditing.evaluation.evaluation import STORED
+from classwise.auditing.evaluation.types import type_of
+from classwise.core.compute.repeats import Repeats
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.settings.config import build, configurable
+from classwise.core.settings.config import build, configurable, explain
 from classwise.core.settings.names import checked_name, checked_names, checked_text
 from classwise.stats.counts import FloatArray, IntArray, class_labels, whole_numbers
 from classwise.threat.text import PER_IMAGE, Grid, check_stated, parse_threat
@@ -66,9 +68,34 @@ def _superclasses(values: Any) -> object:
     return None if values is None else whole_numbers(values, "superclasses").tolist()
 
 
+@functools.cache
+def _stored(name: str) -> pydantic.TypeAdapter[Any]:
+    """The values that a setting may have in the metadata."""
+    option = STORED[name]
+    config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+    return pydantic.TypeAdapter(type_of(option.stored or option.type), config=config)
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that have a value, of the types that the options state.
+
+    Raises:
+        ClasswiseError: for an unknown setting, or a value of another type.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    for name, value in given.items():
+        if name not in STORED:
+            raise unknown("setting", name, STORED)
+        try:
+            given[name] = _stored(name).validate_python(value)
+        except pydantic.ValidationError as error:
+            raise ClasswiseError(f"metadata: {name} = {value!r}: {explain(error)}") from error
+    return given
+
+
 @configurable
 class Meta:
-    """Settings of the audit, and facts about its model and data.
+    """Facts about the model, the data and the attacks of an audit, and the settings that decided its rows.
 
     Attributes:
         class_names: one for each class.
@@ -90,19 +117,8 @@ class Meta:
         model_hash: SHA-256 of its parameters and buffers.
         threat: such as ``"Linf:8/255"``.
         norm: norm of the column ``distance``.
-        early_stop: True: a row describes the first verified adversarial example, or else the iterate of lowest margin.
-            False: it describes the last iterate. None: unknown, or mixed.
-        cascade: whether each attack ran on the survivors of the previous attacks only.
-        settle: requested distance of the ends of the intervals from the estimates, if AutoAttack's last attacks ran on
-            a sample only; None: every attack was to run on every image.
-        seed: seed of the attacks' random numbers; None: unknown, or several.
-        precision: precision of the gradients (`classwise.core.compute.precision.Precision`); success is decided in
-            float32.
-        batch_size: images on the device at once; None: unknown, or several.
-        repeats: number of passes that decided whether an image is correct.
-        repeat_rule: how many of them must be correct, ``"majority"`` or ``"all"``.
-        grid: ``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided.
-        policy: SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.criteria.policy`).
+        settings: the options of the evaluation that are recorded (`classwise.auditing.evaluation`), as JSON values; an
+            option without a value is not known, or had several.
         notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that prevent
             bit-identical repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
@@ -127,26 +143,12 @@ class Meta:
     model_hash: str = ""
     threat: Annotated[str, _text("threat")] | None = None
     norm: str | None = None
-    early_stop: pydantic.StrictBool | None = None
-    cascade: pydantic.StrictBool = False
-    settle: float | None = None
-    seed: int | None = None
-    precision: Mapping[str, Any] = field(default_factory=dict)
-    batch_size: int | None = None
-    repeats: RepeatCount = 1
-    repeat_rule: RepeatRule = "majority"
-    grid: Grid | None = None
-    policy: str | None = None
+    settings: Annotated[Mapping[str, Any], pydantic.BeforeValidator(_settings)] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_attack_labels([label for label in self.attacks if label != CLEAN], self.families)
         checked_names([*self.groups], "groupings")
-        for key, value in self.precision.items():
-            if not isinstance(key, str) or not isinstance(value, bool | int | float | str):
-                raise ClasswiseError(f"precision: {key!r}: {value!r} must be a name and a number, text or truth value")
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ClasswiseError(f"precision: {key!r}: {value!r} must be finite")
         for label in (*self.not_applicable, *(label for members in self.families.values() for label in members)):
             if label not in self.attacks:
                 raise unknown("attack in the metadata:", label, self.attacks)
@@ -158,10 +160,74 @@ class Meta:
                 raise ClasswiseError(f"{counts}; give one for each class")
             class_labels(self.superclasses, len(self.superclass_names), "superclasses")
 
+    @classmethod
+    def of(cls, **values: Any) -> Meta:
+        """Metadata whose settings are given by their names, beside the other fields.
+
+        Example:
+            >>> Meta.of(class_names=("a", "b"), attacks={"pgd": None}, seed=3).seed
+            3
+        """
+        settings = {**values.pop("settings", {}), **{name: values.pop(name) for name in STORED if name in values}}
+        return build(cls, {**values, "settings": settings}, "metadata")
+
+    def stating(self, **settings: Any) -> Meta:
+        """The metadata with other values of settings; None: not known, or several."""
+        return dataclasses.replace(self, settings={**self.settings, **settings})
+
+    @property
+    def early_stop(self) -> bool | None:
+        """True: a row describes the first verified adversarial example, or else the iterate of lowest margin.
+
+        False: it describes the last iterate. None: unknown, or mixed.
+        """
+        return self.settings.get("early_stop")
+
+    @property
+    def cascade(self) -> bool:
+        """Whether each attack ran on the survivors of the previous attacks only."""
+        return bool(self.settings.get("cascade"))
+
+    @property
+    def settle(self) -> float | None:
+        """The requested distance of the ends of the intervals from the estimates, if there are samples."""
+        return self.settings.get("settle")
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the attacks' random numbers; None: unknown, or several."""
+        return self.settings.get("seed")
+
+    @property
+    def precision(self) -> Mapping[str, Any]:
+        """Precision of the gradients (`classwise.core.compute.precision.Precision`); empty: unknown, or several."""
+        precision: Mapping[str, Any] = self.settings.get("precision", {})
+        return precision
+
+    @property
+    def batch_size(self) -> int | None:
+        """Images on the device at once; None: unknown, or several."""
+        return self.settings.get("batch_size")
+
+    @property
+    def repeats(self) -> int:
+        """Number of passes that decided whether an image is correct."""
+        return self.decided_by.count
+
+    @property
+    def grid(self) -> Grid | None:
+        """``"8bit"`` if adversarial images were rounded to multiples of 1/255 before success was decided."""
+        return self.settings.get("grid")
+
+    @property
+    def policy(self) -> str | None:
+        """SHA-256 of the policy that was recorded before the first attack (`classwise.auditing.criteria.policy`)."""
+        return self.settings.get("policy")
+
     @property
     def decided_by(self) -> Repeats:
         """The passes that decided whether an image is correct."""
-        return Repeats(self.repeats, self.repeat_rule)
+        return Repeats(self.settings.get("repeats", 1), self.settings.get("repeat_rule", "majority"))
 
     @property
     def irreproducible(self) -> tuple[str, ...]:
@@ -179,12 +245,12 @@ class Meta:
 
     def as_of(self, about: Mapping[str, Any]) -> Meta:
         """The metadata with the fields `of_last_run` that are in ``audit.json``, and the policy only if it is there."""
-        known = {name: about[name] for name in ("settle",) if name in about}
-        known |= {"policy": None} if about and about.get("policy") != self.policy else {}
+        settings = {name: about[name] for name in ("settle",) if name in about}
+        settings |= {"policy": None} if about and about.get("policy") != self.policy else {}
         images, data_hash = about.get("images"), about.get("data_hash")
-        if isinstance(images, int) and isinstance(data_hash, str) and data_hash:
-            known |= {"images": images, "data_hash": data_hash}
-        return dataclasses.replace(self, **known)
+        is_known = isinstance(images, int) and isinstance(data_hash, str) and data_hash
+        known: dict[str, Any] = {"images": images, "data_hash": data_hash} if is_known else {}
+        return dataclasses.replace(self.stating(**settings), **known)
 
     @property
     def sampled(self) -> bool:
@@ -248,9 +314,17 @@ class Meta:
         sums = np.bincount(self.superclasses, weights=classes, minlength=len(self.superclass_names))
         return np.rint(sums).astype(np.int64)
 
+    @property
+    def flat(self) -> dict[str, Any]:
+        """All fields and settings by name, as files have them; a setting without a value is None."""
+        values = dataclasses.asdict(self)
+        settings = dict.fromkeys(STORED) | values.pop("settings")
+        values |= settings
+        return values
+
     def to_json(self) -> str:
         """The metadata and the schema version as one line of JSON."""
-        return json.dumps({"schema_version": SCHEMA_VERSIONS["outcomes"], **dataclasses.asdict(self)})
+        return json.dumps({"schema_version": SCHEMA_VERSIONS["outcomes"], **self.flat})
 
     @staticmethod
     def from_json(text: str | bytes, where: str) -> Meta:
@@ -266,7 +340,7 @@ class Meta:
             raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error
         check_schema_version(version, SCHEMA_VERSIONS["outcomes"], str(where))
         try:
-            return build(Meta, values, "metadata")
+            return Meta.of(**values)
         except ClasswiseError as error:
             raise ClasswiseError(f"{where}: {error}") from error
 
@@ -302,6 +376,17 @@ class FieldValue(NamedTuple):
     key: Any
     text: str
     stated: bool = True
+
+
+def setting_of(meta: Meta, name: str) -> FieldValue:
+    """The value of a setting; if it is not recorded, its default, as of audits before the option existed."""
+    option, value = STORED[name], meta.settings.get(name)
+    if name == "early_stop":
+        return FieldValue(value, UNSTATED if value is None else option.shown(value), stated=value is not None)
+    if name in ("repeats", "repeat_rule"):
+        return FieldValue(meta.decided_by, str(meta.decided_by))
+    value = meta.cascade if name == "cascade" else option.default if value is None else value
+    return FieldValue(value, option.shown(value))
 
 
 def threat_of(frame: pd.DataFrame, meta: Meta, labels: Collection[str]) -> FieldValue:

@@ -9,14 +9,16 @@ from typing import Any, Unpack
 
 import torch
 
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.run.arguments import evaluates
+from classwise.auditing.run.audit_cache import cached_folder
 from classwise.auditing.run.audit_folder import folder_for
 from classwise.auditing.run.claim import Claim, with_saved_choices
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.execution import execute
-from classwise.auditing.run.inputs import Group, Model, group_name, training_attack_of
+from classwise.auditing.run.inputs import Model, group_name, training_attack_of
 from classwise.auditing.run.merging import checked_folder
-from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
@@ -27,7 +29,7 @@ from classwise.core.compute.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import NullProgress, Progress
-from classwise.core.settings.arguments import Seconds, check, checked
+from classwise.core.settings.arguments import check, checked
 from classwise.data.images import Images
 from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
@@ -39,20 +41,19 @@ __all__ = ["Audit", "audit", "estimate"]
 
 @checked
 @torch.inference_mode(mode=False)
-@with_options
+@evaluates
 def audit(
     model: Model,
     data: Any,
     threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     *,
-    group: Group | None = None,
     out: str | Path | None = None,
+    cache: str | Path | None = None,
     resume: bool = False,
-    max_time: Seconds | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    **options: Unpack[AuditOptions],
+    **options: Unpack[Evaluation],
 ) -> Audit:
     """Attack a model on every image and report its accuracy for each class.
 
@@ -64,14 +65,14 @@ def audit(
             each image in memory. None: the usual one of a named data set.
         attacks: see `classwise.auditing.run.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need
             gradients are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
-        group: report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
+        cache: a folder of audits that is used in place of ``out``: the same audit is loaded from it, or saved there.
+            Attacks of your own and streams are not cached, since their code and images are not part of the key.
         resume: continue the audit in ``out``, which must have the same settings.
-        max_time: seconds after which no further image is started. Tables of an incomplete audit contain bounds.
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
             arguments, share the images, and receive the outcomes of one process, bit for bit. False: this process only.
-        **options: see `AuditOptions`.
+        **options: see `Evaluation`.
 
     Returns:
         The audit with its outcomes and the warnings of the guards.
@@ -94,14 +95,18 @@ def audit(
         )
     shards = options.get("shards")
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
-        started = time.monotonic()
-        folder, ready = _prepared(
-            model, data, threat, attacks, out, group, options, resume=resume, merges=shards is not None
-        )
+        started, suite = time.monotonic(), parse_attacks(attacks, norm_of(threat))
+        folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=shards is not None)
+        stated = getattr(bare(ready.model), "no_gradient", "")
+        if stated and suite.attacks and attacks is not None:
+            require_applicable(ready.plan.suite, suite, ready.no_gradient)
+        cached = None if cache is None else cached_folder(Path(cache), ready, suite)
         with listening(progress, active=processes.is_main) as listener:
-            claim = Claim(ready, folder, processes, listener, shard_of(options), shards)
+            claim = Claim(ready, cached or folder, processes, listener, shard_of(options), shards)
+            group, max_time = group_name(options.get("group")), options.get("max_time")
+            resume = resume or cached is not None
             trained_on = training_attack_of(model)
-            return execute(claim, started, max_time, resume=resume, group=group_name(group), training_attack=trained_on)
+            return execute(claim, started, max_time, resume=resume, group=group, training_attack=trained_on)
 
 
 def claim_for_shards(
@@ -112,8 +117,7 @@ def claim_for_shards(
     *,
     out: Path,
     resume: bool = False,
-    group: Group | None = None,
-    **options: Unpack[AuditOptions],
+    **options: Unpack[Evaluation],
 ) -> Plan:
     """Check all arguments of a sharded `audit`, and mark its folder with its settings, before the first shard runs.
 
@@ -123,8 +127,9 @@ def claim_for_shards(
         The plan, whose batch size and precision all shards must have.
     """
     check(audit, options)
+    suite = parse_attacks(attacks, norm_of(threat))
     with chosen_arithmetic(options.get("precision")):
-        folder, ready = _prepared(model, data, threat, attacks, out, group, options, resume=resume, merges=False)
+        folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=False)
     with Claim(ready, folder, ProcessGroup(), NullProgress(), shards=options.get("shards")).held(resume=resume):
         return ready.plan
 
@@ -133,40 +138,22 @@ def _prepared(
     model: Model,
     data: Any,
     threat: ThreatLike | None,
-    attacks: Attacks | None,
+    suite: Suite,
     out: str | Path | None,
-    group: Group | None,
-    options: AuditOptions,
+    options: Evaluation,
     *,
     resume: bool,
     merges: bool,
 ) -> tuple[Path | None, Inputs]:
     """The folder and the inputs of an audit, after all checks; ``merges``: whether shards in the folder are merged."""
-    suite = parse_attacks(attacks, norm_of(threat))
-    check_sampling(options, suite, norm_of(threat), group)
+    check_sampling(options, suite, norm_of(threat))
     check_shards(options, out)
     path = None if out is None else folder_for(Path(out))
     checked_folder(path, "audit", f"outcomes/{outcome_files.name(0)}", merges=merges)
-    options = with_saved_choices(options, path if resume or merges else None)
-    ready = prepare(model, data, suite, threat, group=group, **options)
-    _check_ready(ready, suite, attacks)
-    return path, ready
-
-
-def _check_ready(ready: Inputs, suite: Suite, attacks: Attacks | None) -> None:
-    """Check that attacks are applicable, and that a second phase is possible.
-
-    Raises:
-        ClasswiseError: for given attacks that all need gradients, and a network that states that it has none, such as
-            an ONNX model; for ``settle`` with a stream, or with a model without gradients.
-    """
-    stated = getattr(bare(ready.model), "no_gradient", "")
-    if attacks is not None and suite.attacks and stated:
-        require_applicable(ready.plan.suite, suite, ready.no_gradient)
-    if ready.plan.sampling is None:
-        return
-    if not isinstance(ready.source, Images):
+    ready = prepare(model, data, suite, threat, with_saved_choices(options, path if resume or merges else None))
+    if ready.plan.sampling is not None and not isinstance(ready.source, Images):
         raise ClasswiseError("settle samples from images in memory, not from a stream; give Images, or omit settle")
-    if ready.meta.not_applicable:
+    if ready.plan.sampling is not None and ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
         raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
+    return path, ready

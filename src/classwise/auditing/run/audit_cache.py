@@ -5,24 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from classwise.attacks.base import Attack
 from classwise.attacks.external import ExternalAttack
-from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.plan import chosen_arithmetic
-from classwise.auditing.run.preparation import Inputs, prepare
-from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
+from classwise.auditing.run.preparation import Inputs
+from classwise.auditing.run.suite import Suite
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT
 from classwise.core.version import __version__
 from classwise.data.images import Images
-from classwise.data.stream import as_data
 from classwise.models.modes import evaluating
-from classwise.threat.ball import ThreatLike
 
 logger = logging.getLogger(__name__)
 
@@ -32,33 +28,28 @@ VARIABLE = "CLASSWISE_CACHE"
 """The environment variable that names the folder of the cache, for ``classwise audit`` and `assert_robust`."""
 
 
-def cached_folder(
-    cache: Path, model: Model, data: Any, threat: ThreatLike | None, attacks: Attacks | None, **options: Any
-) -> Path | None:
-    """The folder of an audit in a cache: write the audit there with ``resume``, which loads a finished one.
+def environment_cache() -> Path | None:
+    """The folder of the cache that the environment names; None if it names none."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else None
+
+
+def cached_folder(cache: Path, ready: Inputs, suite: Suite) -> Path | None:
+    """The folder of a prepared audit in a cache, which names it by a hash of the model, the data and the settings.
 
     Args:
         cache: the folder of the cache.
-        model: as of `classwise.audit`, like the other arguments.
-        data: the images.
-        threat: the ball.
-        attacks: the attacks.
-        **options: the options of `classwise.audit` that decide rows, ``group`` and ``guards``.
+        ready: the audit.
+        suite: its attacks, also those that are not applicable.
 
     Returns:
         The folder; None if the audit cannot be cached: for attacks of the user, whose code is not part of the hash, and
         for streams.
-
-    Raises:
-        ClasswiseError: as `classwise.audit`.
     """
-    suite, source = parse_attacks(attacks, norm_of(threat)), as_data(data)
-    if not (all(map(_of_this_package, suite.attacks.values())) and isinstance(source, Images)):
-        logger.info("the audit is not cached: attacks of your own and streamed data have no hash")
-        return None
-    with chosen_arithmetic(options.get("precision")):
-        ready = prepare(model, source, suite, threat, **options)
-        return cache / _hash(ready, source)
+    if all(map(_of_this_package, suite.attacks.values())) and isinstance(ready.source, Images):
+        return cache / _hash(ready, ready.source)
+    logger.info("the audit is not cached: attacks of your own and streamed data have no hash")
+    return None
 
 
 def _of_this_package(attack: Attack) -> bool:
@@ -67,7 +58,7 @@ def _of_this_package(attack: Attack) -> bool:
 
 def _hash(ready: Inputs, source: Images) -> str:
     """Hash of the model (parameters and logits), the data, the settings and the version of classwise."""
-    settings = ready.settings | {"guards": ready.plan.guards, "settle": ready.meta.settle}
+    settings = ready.settings | {"guards": ready.plan.asked["guards"], "settle": ready.meta.settle}
     digest = hashlib.sha256(f"{__version__} {json.dumps(settings, sort_keys=True)}".encode())
     device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
     pixels = source.pixels(torch.arange(min(IMAGES, len(source)))).to(device)

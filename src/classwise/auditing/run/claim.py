@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,13 @@ from typing import Any
 import pandas as pd
 
 from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.auditing.evaluation.evaluation import Evaluation
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit_folder import ABOUT, earlier_audits, read_about
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
-from classwise.auditing.run.options import AuditOptions
-from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.result import Audit, about_of
@@ -79,7 +78,7 @@ class Claim:
         """
         _check_same_settings(self.processes.all_gather(self.inputs.settings))
         policy = self.processes.broadcast(self._policy() if self.processes.is_main else None)
-        meta = dataclasses.replace(self.inputs.meta, policy=policy)
+        meta = self.inputs.meta.stating(policy=policy)
         if self.main_folder is None:
             yield meta
             return
@@ -145,12 +144,14 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
     # A record that is not complete, beside complete outcomes, is that of a process that was stopped before the guards.
     noted = read_about(folder).get("complete") == saved.complete
     finished = noted and (is_finished(folder) if is_shard else saved.finished)
-    guarded = saved.guards is not None and saved.guards.covers(plan.guards)
-    same = Sampling.of_meta(saved.outcomes.meta) == plan.sampling and (saved.trace is not None or not plan.trace)
+    guarded = saved.guards is not None and saved.guards.covers(plan.asked["guards"])
+    same = Sampling.of_meta(saved.outcomes.meta) == plan.sampling and (
+        saved.trace is not None or not plan.asked["trace"]
+    )
     return saved if finished and guarded and same and saved.environment else None
 
 
-def with_saved_choices(options: AuditOptions, folder: Path | None) -> AuditOptions:
+def with_saved_choices(options: Evaluation, folder: Path | None) -> Evaluation:
     """The options with the batch size and the precision of the audit in a folder, or of its shards, unless given.
 
     Both depend on the machine by default, and rows depend on both.

@@ -9,10 +9,11 @@ from typing import Any, Unpack
 
 import pandas as pd
 
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError
@@ -100,7 +101,7 @@ class CorruptionAudits:
 
 
 @checked
-@with_options
+@evaluates
 def audit_corruptions(
     model: Model,
     data: str | Path | Images,
@@ -113,9 +114,9 @@ def audit_corruptions(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | bool | None = None,
-    **options: Unpack[AuditOptions],
+    **options: Unpack[Evaluation],
 ) -> CorruptionAudits:
-    """Audit a model under every corruption and severity, by default without attacks.
+    """Audit a model under every corruption and severity, by default without attacks; ``max_time`` is for each audit.
 
     Args:
         model: as of `classwise.audit`.
@@ -129,7 +130,7 @@ def audit_corruptions(
         out: folder for the audits, ``fog-3`` and so on; None: they are in memory only.
         resume: load finished audits in ``out``, continue interrupted ones, and run the missing ones.
         progress: True shows a progress bar; or a listener.
-        **options: see `AuditOptions`.
+        **options: see `Evaluation`.
 
     Returns:
         The audits, and the class-by-corruption tables computed from their outcomes.

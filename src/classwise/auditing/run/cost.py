@@ -14,9 +14,10 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
+from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.guards.budget import most_passes
+from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
@@ -77,7 +78,7 @@ class CostEstimate:
 
 @checked
 @torch.inference_mode(mode=False)
-@with_options
+@evaluates
 def estimate(
     model: Model,
     data: Any,
@@ -86,15 +87,15 @@ def estimate(
     *,
     trained: bool = True,
     rates: Rates | None = None,
-    **options: Unpack[AuditOptions],
+    **options: Unpack[Evaluation],
 ) -> CostEstimate:
     """Estimate how many passes and minutes an audit takes, at least and at most.
 
     The images are evaluated without attack, since the cost depends on how many are correctly classified. The passes of
     one step of each attack are counted on a few images, and a pass is timed on one batch. The passes of an external
     attack on these images are taken for those on every image. With ``repeats``, each decision takes as many passes, and
-    the image that an attack returns is decided once more. ``settle``, ``save`` and ``trace`` do not change the
-    estimate.
+    the image that an attack returns is decided once more. The estimate does not depend on
+    ``settle``, ``save``, ``trace`` and ``max_time``.
 
     Args:
         model: see `classwise.auditing.run.audit.audit`.
@@ -105,7 +106,7 @@ def estimate(
             the cost of a model before its training.
         rates: measured rates of a device (`classwise.core.compute.rates.RATES`), for the minutes on it; None: passes
             are timed on this device.
-        **options: see `AuditOptions`.
+        **options: see `Evaluation`.
 
     Raises:
         ClasswiseError: see `audit`.
@@ -123,9 +124,9 @@ def estimate(
         >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
         ((80, 280), (20, 200))
     """
-    options = {**options, "save": (), "trace": ()}
+    asked: Evaluation = {**options, "save": (), "trace": ()}
     with chosen_arithmetic(options.get("precision")):
-        ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, **options)
+        ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, asked)
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)
         expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
         evaluate = _evaluate if trained else _all_correct
@@ -235,7 +236,7 @@ def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rate
         if not (position and plan.cascade):
             lowest = lowest.plus(cost, fewest, cost.lowest(early_stop=plan.early_stop), speed)
     passes = highest.forwards + highest.backwards
-    guards = plan.repeats.count * most_passes(plan.guards, images, passes - clean_passes * images)
+    guards = plan.repeats.count * most_passes(plan.asked["guards"], images, passes - clean_passes * images)
     return CostEstimate(
         images=images,
         forwards=highest.forwards,

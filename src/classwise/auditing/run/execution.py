@@ -62,7 +62,7 @@ def execute(
     with claim.held(resume=resume) as meta, recorded(folder, claim.progress) as progress:
         saved = finished_audit(folder, plan, is_shard=claim.shard is not None) if resume and folder else None
         if saved is not None:
-            plan = dataclasses.replace(plan, trace=())
+            plan = plan.with_options(trace=())
         merged = claim.merged(meta)
         environment = {**environment_of(inputs.model), "max_time": max_time}
         environment |= {**claim.of_shards, **merged.environment} if claim.shards else {}
@@ -213,7 +213,7 @@ class _Finish:
         self, outcomes: Outcomes, training_attack: Attack | None, *, overwrites: bool
     ) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         """The results of the guards, or those of a finished audit in the folder."""
-        mode, inputs = self.plan.guards, self.claim.inputs
+        mode, inputs = self.plan.asked["guards"], self.claim.inputs
         about = {} if self.claim.folder is None else read_about(self.claim.folder)
         if about.get("guards") and about.get("complete"):
             report = GuardReport.read(about["guards"])
@@ -232,7 +232,7 @@ class _Finish:
             training_attack=training_attack,
             probe=probe,
         )
-        with self.record.phase("guards"), seeded(self.plan.seed % (1 << 32), device_of(inputs.model)):
+        with self.record.phase("guards"), seeded(self.plan.asked["seed"] % (1 << 32), device_of(inputs.model)):
             return run_guards(evidence, mode, late=probe is None)
 
     def _probe(self, data_hash: str) -> Probe | None:
@@ -240,7 +240,7 @@ class _Finish:
         if self.attacked.sample is None:
             return None
         engine, inputs, (batch, threat) = self.attacked.engine, self.claim.inputs, self.attacked.sample
-        known, full = named_set(inputs.source), self.plan.guards == "full"
+        known, full = named_set(inputs.source), self.plan.asked["guards"] == "full"
         return Probe(
             engine,
             Batch(*(tensor.to(engine.device) for tensor in batch)),

@@ -21,13 +21,12 @@ from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, unknown
 from classwise.core.settings.user_code import raised_within
-from classwise.data.images import Batch, Column, Images
+from classwise.data.images import Batch, Column, Group, Images
 from classwise.data.layout import CHANNELS_FIRST
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare
 from classwise.models.functions import FunctionModel
-from classwise.models.loading.loader import load_model
 from classwise.models.loading.references import is_stored
 from classwise.models.logits import (
     BINARY_HINT,
@@ -44,11 +43,6 @@ Model = Annotated[
     nn.Module | str | Path | Callable[[Any], object],
     "a torch.nn.Module, a function, a model of MAITE, or a path or text that load_model accepts",
 ]
-Group = Annotated[
-    str | Column | Sequence[Any] | Tensor, "the name of a grouping, or a list with a value for each image"
-]
-"""The name of a grouping of the data, or a value for each image."""
-
 VALUES_COLUMN = "group"
 """The column of a grouping that is given as one value for each image."""
 GRID_BLOCK = 1024
@@ -57,10 +51,8 @@ PIECE_BYTES = 256 << 20
 """Size of the pieces in which a stream is audited: every attack runs on a piece while it is in memory."""
 
 
-def as_classifier(model: Model, source: Images | Stream, device: str | torch.device | None) -> nn.Module:
-    """Load or wrap the model as a module that returns logits, on the device (None: where it is)."""
-    if isinstance(model, str | os.PathLike):
-        return load_model(model, data=source, device=device or "cpu")
+def as_classifier(model: nn.Module | Callable[[Any], object], device: str | torch.device | None) -> nn.Module:
+    """Wrap a module or function as a module that returns logits, on the device (None: where it is)."""
     wrapped = as_logits(model)
     if lazy := next((name for name, tensor in wrapped.named_parameters() if is_lazy(tensor)), ""):
         raise ClasswiseError(f"parameter {lazy!r} of the model is not initialised; call the model on a batch of images")

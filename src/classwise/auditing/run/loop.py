@@ -275,7 +275,7 @@ class AttackLoop:
             self.progress.start(label, len(todo))
         while len(todo):
             first = torch.from_numpy(piece.index[todo[:1].numpy()])  # processes and shards begin with different images
-            seed = int(CounterRNG(self.plan.seed, "model").child(label).integers(first, (), 1 << 32).sum())
+            seed = int(CounterRNG(self.plan.asked["seed"], "model").child(label).integers(first, (), 1 << 32).sum())
             seeds = seeded(seed, self.engine.device)
             try:
                 with self.record.phase(label), seeds, contextlib.closing(blocks(piece, todo)) as found:
@@ -317,14 +317,14 @@ class AttackLoop:
             clean: the clean images, of images that were attacked.
         """
         image, tensors = index.cpu().numpy(), dict[str, tuple[Any, Any]]()
-        if "logits" in self.plan.save:
+        if "logits" in self.plan.asked["save"]:
             tensors["logits"] = image, logits.cpu().numpy()
-        if "features" in self.plan.save:
+        if "features" in self.plan.asked["save"]:
             (features,) = Engine(_Features(self.inputs.model), batch_size=self.engine.batch_size).predict([x])
             tensors["features"] = image, features.cpu().numpy()
         if clean is None:
             return tensors
-        if "images" in self.plan.save:
+        if "images" in self.plan.asked["save"]:
             tensors["images"] = image, x.cpu().numpy()
         chosen = self._examples.among(image, x.shape[1:])
         if chosen.any():
@@ -335,7 +335,11 @@ class AttackLoop:
 
     def _traces(self, piece: Images) -> list[pd.DataFrame]:
         """Trace the requested images of a piece, in the first process."""
-        rows = torch.isin(piece.index.cpu(), torch.tensor(self.plan.trace, dtype=torch.int64)).nonzero().squeeze(1)
+        rows = (
+            torch.isin(piece.index.cpu(), torch.tensor(self.plan.asked["trace"], dtype=torch.int64))
+            .nonzero()
+            .squeeze(1)
+        )
         if not len(rows) or self.late or not self.processes.is_main:
             return []
         batch, threat = piece.batch(rows), self.plan.threat.of(rows)

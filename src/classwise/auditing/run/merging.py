@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, Examples
 from classwise.auditing.outcomes.meta import CLEAN, Meta
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.auditing.run.partition import Shard
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import ResultFolder, difference
 from classwise.stats.counts import IntArray

@@ -7,131 +7,63 @@ the labels up to the image only, so images in memory and a stream that is read o
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from classwise.auditing.evaluation.shard import Shard, check_count
 from classwise.auditing.run import inputs
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 
-MOST_SHARDS = 10_000
-"""Largest number of shards."""
 
-
-@dataclass(frozen=True)
-class Shard:
-    """One of the shards of an evaluation, each of which has its own folder and may run on another machine.
+def rows_of(shard: Shard, y: Tensor, seen: Tensor | None = None) -> Tensor:
+    """Rows of the images of a shard, ascending.
 
     Args:
-        number: from 1 to ``count``.
-        count: number of shards.
-
-    Raises:
-        ClasswiseError: if a number is out of range.
+        shard: the shard.
+        y: labels (N,).
+        seen: (C,) number of earlier images of each class; None: none.
 
     Example:
-        >>> shard = Shard.parse("7/40")
-        >>> str(shard), shard.name
-        ('7/40', '007-of-040')
-        >>> Shard(1, 2).rows(torch.tensor([0, 0, 0, 1, 1])).tolist()
+        >>> rows_of(Shard(1, 2), torch.tensor([0, 0, 0, 1, 1])).tolist()
         [0, 2, 4]
     """
-
-    number: int
-    count: int
-
-    def __post_init__(self) -> None:
-        check_count(self.count)
-        if not 1 <= self.number <= self.count:
-            raise ClasswiseError(f"shard {self}: the number must be from 1 to {self.count}")
-
-    @classmethod
-    def parse(cls, shard: str | tuple[int, int] | Shard) -> Shard:
-        """Parse ``"7/40"`` or ``(7, 40)``.
-
-        Raises:
-            ClasswiseError: for anything else.
-        """
-        if isinstance(shard, Shard):
-            return shard
-        if isinstance(shard, str) and (match := re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", shard)):
-            return cls(int(match[1]), int(match[2]))
-        if isinstance(shard, tuple) and len(shard) == 2 and all(type(number) is int for number in shard):
-            return cls(*shard)
-        raise ClasswiseError(f"shard {shard!r}: must have the form NUMBER/COUNT, such as 7/40")
-
-    @classmethod
-    def all(cls, count: int) -> list[Shard]:
-        """All shards of an evaluation.
-
-        Raises:
-            ClasswiseError: if their number is out of range.
-        """
-        check_count(count)
-        return [cls(number, count) for number in range(1, count + 1)]
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-    @property
-    def name(self) -> str:
-        """Name of the shard's folder, such as ``007-of-040``."""
-        width = max(len(str(self.count)), 3)
-        return f"{self.number:0{width}d}-of-{self.count:0{width}d}"
-
-    def rows(self, y: Tensor, seen: Tensor | None = None) -> Tensor:
-        """Rows of the shard's images, ascending.
-
-        Args:
-            y: labels (N,).
-            seen: (C,) number of earlier images of each class; None: none.
-        """
-        place = _occurrence(y) if seen is None else _occurrence(y) + seen[y]
-        return ((place + y) % self.count == self.number - 1).nonzero().squeeze(1)
-
-    def pieces(self, pieces: Iterable[Images]) -> Iterator[Images]:
-        """The shard's images, in pieces of about the same size as those of the data.
-
-        All pieces are read, so that the fingerprint of a stream is that of the data.
-
-        Args:
-            pieces: all images, in the order of the data.
-        """
-        seen, own = torch.zeros(0, dtype=torch.int64), list[Images]()
-        for piece in pieces:
-            y = piece.y.cpu()
-            counts = torch.bincount(y, minlength=len(seen))
-            seen = pad(seen, (0, len(counts) - len(seen)))
-            rows = self.rows(y, seen)
-            seen = seen + counts
-            if not len(rows):
-                continue
-            if own and own[0].x.dtype != piece.x.dtype:
-                yield _joined(own)
-                own = []
-            own.append(piece.take(rows))
-            if sum(piece.x.nbytes for piece in own) >= inputs.PIECE_BYTES:
-                yield _joined(own)
-                own = []
-        if own:
-            yield _joined(own)
+    place = _occurrence(y) if seen is None else _occurrence(y) + seen[y]
+    return ((place + y) % shard.count == shard.number - 1).nonzero().squeeze(1)
 
 
-def check_count(count: int) -> None:
-    """Check a number of shards.
+def pieces_of_shard(shard: Shard, pieces: Iterable[Images]) -> Iterator[Images]:
+    """The images of a shard, in pieces of about the same size as those of the data.
 
-    Raises:
-        ClasswiseError: if it is out of range.
+    All pieces are read, so that the fingerprint of a stream is that of the data.
+
+    Args:
+        shard: the shard.
+        pieces: all images, in the order of the data.
     """
-    if not 1 <= count <= MOST_SHARDS:
-        raise ClasswiseError(f"shards = {count}: must be from 1 to {MOST_SHARDS:,}")
+    seen, own = torch.zeros(0, dtype=torch.int64), list[Images]()
+    for piece in pieces:
+        y = piece.y.cpu()
+        counts = torch.bincount(y, minlength=len(seen))
+        seen = pad(seen, (0, len(counts) - len(seen)))
+        rows = rows_of(shard, y, seen)
+        seen = seen + counts
+        if not len(rows):
+            continue
+        if own and own[0].x.dtype != piece.x.dtype:
+            yield _joined(own)
+            own = []
+        own.append(piece.take(rows))
+        if sum(piece.x.nbytes for piece in own) >= inputs.PIECE_BYTES:
+            yield _joined(own)
+            own = []
+    if own:
+        yield _joined(own)
 
 
 def shard_of(options: Mapping[str, Any]) -> Shard | None:
@@ -143,7 +75,7 @@ def check_shards(options: Mapping[str, Any], out: object) -> None:
     """Check the options ``shard`` and ``shards`` of an evaluation.
 
     Args:
-        options: see `classwise.auditing.run.options.ShardedOptions`.
+        options: see `classwise.auditing.evaluation.evaluation.Sharded`.
         out: the folder of the evaluation, or None.
 
     Raises:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import logging
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Unpack
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH
 from classwise.auditing.criteria.policy import checked_policy
+from classwise.auditing.evaluation.evaluation import STORED, Evaluation
+from classwise.auditing.evaluation.option import Decides
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
-    Group,
     Model,
     as_classifier,
     check_one_output,
@@ -39,8 +41,7 @@ from classwise.auditing.run.inputs import (
     stored,
     threat_for,
 )
-from classwise.auditing.run.options import AuditOptions
-from classwise.auditing.run.partition import Shard, shard_of
+from classwise.auditing.run.partition import pieces_of_shard, rows_of, shard_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.suite import Suite, split_suite
 from classwise.core.compute.precision import FLOAT32, precision_of
@@ -50,6 +51,7 @@ from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
+from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
 from classwise.models.weights import fingerprint
@@ -94,15 +96,7 @@ class Inputs:
             progress.log(note)
 
 
-def prepare(
-    model: Model,
-    data: Any,
-    suite: Suite,
-    threat: ThreatLike | None,
-    *,
-    group: Group | None = None,
-    **options: Unpack[AuditOptions],
-) -> Inputs:
+def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, options: Evaluation) -> Inputs:
     """Read the data and the model, check that they fit each other, and build the plan.
 
     Args:
@@ -110,74 +104,78 @@ def prepare(
         data: the images.
         suite: the attacks.
         threat: the ball; None: the usual one of the data.
-        group: a grouping to add to the data.
-        **options: as of `audit`. Of a shard, the plan has no trace and no guards, and the metadata are those of
-            all images.
+        options: what is asked. Of a shard, the plan has no trace and no guards, and the metadata are those of all
+            images.
 
     Raises:
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
     """
+    group, shard, policy = options.get("group"), shard_of(options), options.get("policy")
     source = grouped(as_data(data), group)
     grouping = group_name(group)
     if grouping not in (None, "superclass"):
         check_groupings([grouping], suite.attacks)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
     ball = no_threat or threat_for(source, threat)
-    classifier = as_classifier(model, source, options.get("device"))
+    device = options.get("device")
+    if isinstance(model, str | os.PathLike):
+        classifier = load_model(model, data=source, device=device or "cpu")
+    else:
+        classifier = as_classifier(model, device)
     plan = Plan.of(suite, ball, options, device_of(classifier))
     was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
     pieces = pieces_of(source, plan.batch_size)
-    if plan.grid is not None:
+    if plan.asked["grid"] is not None:
         pieces = (stored(piece) for piece in pieces)
     first = next(pieces)
-    if "features" in plan.save and not hasattr(classifier, "features"):
+    if "features" in plan.asked["save"] and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
-    logits_model, plan, meta, no_gradient, note = _tried(classifier, plan, source, first, options)
+    tried = _tried(classifier, plan, source, first)
+    plan = tried.plan
     # `LogitsModel` would put a prefix before the names of the parameters.
     parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
-    meta = dataclasses.replace(meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
-    settings, shard = settings_of(plan, meta), shard_of(options)
-    if (policy := options.get("policy")) is not None:
-        meta = dataclasses.replace(meta, policy=checked_policy(policy, meta, grouping).digest)
+    meta = replace(tried.meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
+    settings = settings_of(plan, meta)
+    if policy is not None:
+        meta = meta.stating(policy=checked_policy(policy, meta, grouping).digest)
     pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
-        plan, pieces, settings = _plan_of(plan, shard, source), shard.pieces(pieces), settings | {"shard": str(shard)}
+        plan, settings = _plan_of(plan, shard, source), settings | {"shard": str(shard)}
+        pieces = pieces_of_shard(shard, pieces)
     return Inputs(
-        model=logits_model,
+        model=tried.model,
         plan=plan,
         meta=meta,
         pieces=pieces,
         source=source,
         was_training=was_training,
         untrained=getattr(classifier, "fresh", None) == parameters,
-        no_gradient=no_gradient,
-        note=note,
+        no_gradient=tried.no_gradient,
+        note=tried.note,
         large_radius=large_radius_text(ball, first.shape),
         settings=settings,
     )
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
-    """Every setting that decides rows, as JSON values; ``settle`` only decides how many there are.
-
-    The policy decides none, and a resumed audit keeps the one that was recorded first.
-    """
+    """Every setting that decides rows, as JSON values; a resumed audit must have the same."""
     epsilon = plan.threat.epsilon
     radii = hashlib.sha256(epsilon.cpu().numpy().tobytes()).hexdigest() if isinstance(epsilon, Tensor) else None
     about = json.loads(meta.to_json())
     about["attacks"] = {label: identity_of(spec) for label, spec in about["attacks"].items()}
-    for key in ("images", "sizes", "notes", "model", "settle", "policy"):
+    free = (name for name, option in STORED.items() if option.decides in (Decides.ESTIMATE, Decides.RECORD))
+    for key in ("images", "sizes", "notes", "model", *free):
         del about[key]
     if meta.repeats == 1:  # audits written before there were repeats have no such entries
         about |= {"repeats": None, "repeat_rule": None}
-    return {**about, "radii": radii, "save": [*plan.save], "trace": [*plan.trace]}
+    return {**about, "radii": radii, **{name: [*plan.asked[name]] for name in ("save", "trace")}}
 
 
 def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
     """The plan of a shard: the radii of its images, no trace and no guards, which follow the merge."""
-    threat = plan.threat.of(shard.rows(source.y.cpu())) if isinstance(source, Images) else plan.threat
-    return dataclasses.replace(plan, threat=threat, trace=(), guards="off")
+    threat = plan.threat.of(rows_of(shard, source.y.cpu())) if isinstance(source, Images) else plan.threat
+    return replace(plan.with_options(trace=(), guards="off"), threat=threat)
 
 
 def _is_quantised(module: nn.Module) -> bool:
@@ -193,7 +191,7 @@ def _hash_of(parameters: str, classifier: nn.Module) -> str:
     return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
 
 
-def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor, options: AuditOptions) -> tuple[Plan, str]:
+def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor) -> tuple[Plan, str]:
     """The plan, in float32 if a model fails in bfloat16, such as an int8 one, and no precision was asked for; and why.
 
     Raises:
@@ -208,21 +206,32 @@ def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor, options: Audi
         raise
     except Exception as error:  # code of the user, which has succeeded in float32
         reason = f"the model fails in bfloat16 ({first_line(error)})"
-        if precision_of(options.get("precision")) is not None:
+        if precision_of(plan.asked["precision"]) is not None:
             raise ClasswiseError(f"{reason}; use precision=float32") from error
-        return dataclasses.replace(plan, precision=FLOAT32), f"gradients are computed in float32: {reason}"
+        return replace(plan, precision=FLOAT32), f"gradients are computed in float32: {reason}"
     return plan, ""
 
 
-def _tried(
-    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, options: AuditOptions
-) -> tuple[nn.Module, Plan, Meta, str, str]:
-    """Pass a few of the first images through the model, and complete the plan and the metadata.
+class _Tried(NamedTuple):
+    """What passing a few images through the model has shown.
 
-    Returns:
-        The model, restricted to the classes of the data if these are a part of its own; the plan, with the attacks that
-        are applicable to it and the batch size; the metadata, without those of the model; why the model has no
-        gradient, empty if it has one; and notes for the user, which may be empty.
+    Attributes:
+        model: the model, restricted to the classes of the data if these are a part of its own.
+        plan: with the attacks that are applicable to the model, and the batch size.
+        meta: the metadata, without those of the model.
+        no_gradient: why the model has no gradient; empty if it has one.
+        note: notes for the user; may be empty.
+    """
+
+    model: nn.Module
+    plan: Plan
+    meta: Meta
+    no_gradient: str
+    note: str
+
+
+def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images) -> _Tried:
+    """Pass a few of the first images through the model, and complete the plan and the metadata.
 
     Raises:
         ClasswiseError: if the model does not accept the images, has other classes, or does not fit into memory.
@@ -245,11 +254,11 @@ def _tried(
     images = len(source) if isinstance(source, Images) else source.expected
     try:
         check_outputs(whole, few_images)
-        plan, precision_note = _in_float32_if_needed(plan, model, one.x.to(small.device), options)
+        plan, precision_note = _in_float32_if_needed(plan, model, one.x.to(small.device))
         if precision_note:
             small = plan.engine(model, few)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
-        fit = fitting_batch(model, one.x.to(small.device), options.get("batch_size"), images=images)
+        fit = fitting_batch(model, one.x.to(small.device), plan.asked["batch_size"], images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
@@ -257,6 +266,7 @@ def _tried(
         ) from error
     small_note = f"batch size {fit.batch_size}, limited by memory, is below {SMALLEST_BATCH}"
     notes = outputs_note, empty, precision_note, small_note if fit.batch_size < SMALLEST_BATCH else ""
+    plan = replace(plan, batch_size=fit.batch_size)
     taken = taken_columns(plan.suite.attacks)
     meta = Meta(
         class_names=names,
@@ -271,12 +281,13 @@ def _tried(
         data_hash=source.fingerprint(),
         images=images,
         sizes=_sizes(first, len(names)) if isinstance(source, Images) else {},
-        batch_size=fit.batch_size,
+        threat=str(plan.threat),
+        norm=plan.threat.norm,
         notes=tuple(filter(None, notes)),
-        **plan.recorded(device_of(model)),
+        settings=plan.settings(device_of(model)),
     )
-    plan = dataclasses.replace(plan, suite=applicable, batch_size=fit.batch_size)
-    return model, plan, meta, no_gradient, "; ".join(filter(None, (note, fit.note)))
+    about = "; ".join(filter(None, (note, fit.note)))
+    return _Tried(model, replace(plan, suite=applicable), meta, no_gradient, about)
 
 
 def _check_indices(index: Tensor) -> None:

@@ -102,14 +102,13 @@ class Sampling:
                 return
 
 
-def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str, group: object) -> None:
+def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str) -> None:
     """Check that a second phase is possible with the options of an audit, before any file is read.
 
     Args:
-        options: see `classwise.auditing.run.options.AuditOptions`.
+        options: see `classwise.auditing.evaluation.evaluation.Evaluation`.
         suite: the attacks.
         norm: the norm of the ball.
-        group: the grouping, or None.
 
     Raises:
         ClasswiseError: for ``settle`` with other attacks than those of AutoAttack's standard version, some of them in
@@ -124,7 +123,7 @@ def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str, group: o
         raise ClasswiseError(
             f"settle: under {norm} AutoAttack has no attack beyond {', '.join(suite.attacks)}; omit it"
         )
-    if group is not None:
+    if options.get("group") is not None:
         raise ClasswiseError(
             "settle (--settle) estimates class accuracies and does not support group (--group); omit one of the two"
         )

@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 from typing import Any, Unpack
 
+from classwise.auditing.evaluation.evaluation import Evaluation
+from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_folder import ABOUT, folder_for
-from classwise.auditing.run.inputs import Group
-from classwise.auditing.run.options import AuditOptions, with_options
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
-from classwise.core.settings.arguments import Seconds, checked
+from classwise.core.settings.arguments import checked
 from classwise.threat.ball import ThreatLike
 from classwise.training.folder import Run, runs_in
 
@@ -45,7 +45,7 @@ def seed_runs(folder: str | Path) -> list[Run]:
 
 
 @checked
-@with_options
+@evaluates
 def audit_seeds(
     folder: str | Path,
     data: Any,
@@ -53,29 +53,27 @@ def audit_seeds(
     attacks: Attacks | None = None,
     *,
     name: str = "audit",
-    group: Group | None = None,
     out: str | Path | None = None,
     resume: bool = False,
-    max_time: Seconds | None = None,
     progress: Progress | bool | None = None,
     distributed: bool = True,
-    **options: Unpack[AuditOptions],
+    **options: Unpack[Evaluation],
 ) -> dict[int, Audit]:
     """Audit every run of a folder of training seeds, into ``audits/<name>`` of each run.
 
+    ``max_time`` is for all seeds together; seeds that do not start in time have no audit.
+
     Args:
         folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
-        data: as of `classwise.audit`, like ``threat``, ``attacks``, ``group``, ``device`` and ``distributed``.
+        data: as of `classwise.audit`, like ``threat``, ``attacks`` and ``distributed``.
         threat: the ball.
         attacks: the attacks.
         name: the folder of each audit in the ``audits`` of its run.
-        group: the grouping.
         out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
         resume: continue interrupted audits, load finished ones, and run the missing ones.
-        max_time: seconds for all seeds together; seeds that do not start in time have no audit.
         progress: as of `classwise.audit`.
         distributed: whether to share the images among processes.
-        **options: see `AuditOptions`.
+        **options: see `Evaluation`.
 
     Returns:
         The audits by training seed, ascending. `classwise.compare` reads the same folder as one method.
@@ -102,23 +100,23 @@ def audit_seeds(
                 f"{given} already contains an audit; if only outputs changed: add --resume, which loads finished "
                 "audits and continues others; or give another out"
             )
-    started = time.monotonic()
+    started, max_time = time.monotonic(), options.get("max_time")
     audits: dict[int, Audit] = {}
     with listening(progress) as listener:
         for run in runs:
-            remaining = None if max_time is None else max_time - (time.monotonic() - started)
-            if remaining is not None and remaining <= 0:
-                break
+            if max_time is not None:
+                remaining = max_time - (time.monotonic() - started)
+                if remaining <= 0:
+                    break
+                options["max_time"] = remaining
             listener.log(f"seed {run.recipe.seed}: {run.path}")
             audits[run.recipe.seed] = audit(
                 run.path,
                 data,
                 threat,
                 attacks,
-                group=group,
                 out=folders[run.recipe.seed],
                 resume=resume,
-                max_time=remaining,
                 progress=listener,
                 distributed=distributed,
                 **options,

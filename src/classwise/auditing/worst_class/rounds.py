@@ -291,7 +291,7 @@ class Rounds:
 
     def _orders(self, classes: int) -> list[IntArray]:
         """The survivors of each class in the random order of sampling, as (n, 2) rows of piece and row in the piece."""
-        rng = CounterRNG(self.plan.seed, "race")
+        rng = CounterRNG(self.plan.asked["seed"], "race")
         by_class: list[list[tuple[int, int, int]]] = [[] for _ in range(classes)]
         for number, (piece, _) in enumerate(self.survivors):
             keys = rng.integers(piece.index.cpu(), (), 1 << 62).tolist()

@@ -6,16 +6,17 @@ import contextlib
 import math
 import time
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from pydantic import Field
 
+from classwise.auditing.evaluation.evaluation import Computed, Evaluation
 from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model
-from classwise.auditing.run.options import EvaluationOptions, with_options
 from classwise.auditing.run.plan import chosen_arithmetic
 from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
@@ -45,7 +46,7 @@ SUITES_BY_NORM = {
 
 @checked
 @torch.inference_mode(mode=False)
-@with_options
+@evaluates
 def find_worst_class(
     model: Model,
     data: Any,
@@ -58,7 +59,7 @@ def find_worst_class(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | bool | None = None,
-    **options: Unpack[EvaluationOptions],
+    **options: Unpack[Computed],
 ) -> WorstClass:
     """Find the worst class by racing (best-arm identification), without running every attack on every image.
 
@@ -79,7 +80,7 @@ def find_worst_class(
         out: a folder for the search; the first pass is written into it every `SAVE_SECONDS`, and each finished round.
         resume: continue the search in ``out``, or load it if it has finished; it must have the same settings.
         progress: True shows a progress bar; or a listener.
-        **options: see `classwise.auditing.run.options.EvaluationOptions`.
+        **options: see `Computed`.
 
     Returns:
         The worst class with its interval, and the classes that may be it.
@@ -104,7 +105,8 @@ def find_worst_class(
     suite = parse_attacks(SUITES_BY_NORM.get(norm, SUITE) if attacks is None else attacks, norm)
     with contextlib.ExitStack() as stack:
         stack.enter_context(chosen_arithmetic(options.get("precision")))
-        ready = prepare(model, data, suite, threat, early_stop=True, cascade=True, **options)
+        asked = cast("Evaluation", {**options, "cascade": True})
+        ready = prepare(model, data, suite, threat, asked)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
         if folder is not None:
             stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
-from classwise.auditing.outcomes.artifacts import Kind
+from classwise.auditing.evaluation.evaluation import Tensors
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import describe
@@ -142,7 +142,7 @@ def under_pgd(
     *,
     step: float = SETUP_STEP,
     which: Which | None = None,
-    save: Sequence[Kind] = (),
+    save: Sequence[Tensors] = (),
     images: Images | None = None,
 ) -> Audit:
     """Audit a run under PGD, of 20 steps in the papers, on the test images or others.

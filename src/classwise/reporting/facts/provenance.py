@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.result import Audit
@@ -56,6 +57,17 @@ def search_settings(
     return [(name, text) for name, text in items if text]
 
 
+_IN_WORDS = {"early_stop", "cascade", "settle", "repeats", "repeat_rule", "grid", "seed", "precision", "batch_size"}
+"""The settings with a text of their own; the policy is in the evidence."""
+
+
+def _other_settings(meta: Meta) -> Iterator[tuple[str, str]]:
+    """The other settings that are not the defaults."""
+    for name, value in meta.settings.items():
+        if name not in (*_IN_WORDS, "policy") and value != STORED[name].default:
+            yield STORED[name].words.capitalize(), STORED[name].shown(value)
+
+
 def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
     """Known settings of an audit: data, model, threat, attacks, evaluation rules, seed, precision, hashes, machine.
 
@@ -84,6 +96,7 @@ def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
         ("Seed", "" if meta.seed is None else str(meta.seed)),
         ("Precision", flat(meta.precision)),
         ("Batch size", "" if meta.batch_size is None else str(meta.batch_size)),
+        *_other_settings(meta),
         ("Guards", "" if audit.guards is None else _guards(audit.guards)),
         ("Notes", "; ".join(meta.notes)),
         *environment_settings(audit.environment),

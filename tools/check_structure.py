@@ -20,7 +20,7 @@ import ast
 import collections
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from tools.hooks import calls_by_key, computed_imports, filled_containers, named_modules
 from tools.imports import SOURCE, Import, circles, import_graph, imports_of, modules, package_of, source_of
@@ -45,6 +45,10 @@ LAYERS = (
 """The packages in order: a module imports only from its own package and from earlier ones."""
 
 
+UNORDERED = ("training", "sweeps")
+"""The packages whose root still imports the folders that import it."""
+
+
 def import_circles() -> Iterator[str]:
     """A line for each import circle of modules, except circles through the package's `__init__`."""
     graph = import_graph()
@@ -52,8 +56,8 @@ def import_circles() -> Iterator[str]:
     yield from (f"circle: {' <-> '.join(circle)}" for circle in circles(graph))
 
 
-def folder_circles() -> Iterator[str]:
-    """A line for each circle of folders in a layer, and one for the imports between each two folders of it.
+def folder_circles(layers: Collection[str] = LAYERS) -> Iterator[str]:
+    """A line for each circle of folders in one of the layers, and one for the imports between each two folders of it.
 
     The root of a package is a folder too. What the ``__init__`` of a layer imports does not count: it re-exports names.
     """
@@ -63,7 +67,7 @@ def folder_circles() -> Iterator[str]:
             continue
         for found in imports_of(module):
             here, there = package_of(module), package_of(found.target)
-            if here != there and _layer(found.target) == _layer(module) and there.startswith("classwise."):
+            if here != there and _layer(found.target) == _layer(module) in layers and there.startswith("classwise."):
                 between[here, there].append(found)
     graph: dict[str, set[str]] = collections.defaultdict(set)
     for here, there in between:
@@ -159,12 +163,13 @@ def undocumented() -> Iterator[str]:
 
 def violations() -> list[str]:
     """Every violation as one line."""
-    return [*import_circles(), *wrong_layers(), *undocumented()]
+    ordered = [layer for layer in LAYERS if layer not in UNORDERED]
+    return [*import_circles(), *wrong_layers(), *folder_circles(ordered), *hooks(), *undocumented()]
 
 
 def known() -> list[str]:
-    """The violations that are being removed: printed, not counted."""
-    return [*folder_circles(), *hooks()]
+    """The circles of folders of the packages in `UNORDERED`: printed, not counted."""
+    return list(folder_circles(UNORDERED))
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.config import build, configurable, make, read_yaml
-from classwise.core.settings.registry import Registry, with_installed, yaml_files
+from classwise.core.settings.registry import Registry, load_object, with_installed, yaml_files
 
 if TYPE_CHECKING:
     from classwise.papers.experiment import Experiment
@@ -377,8 +376,7 @@ def present(reference: str) -> bool:
             f"reference {reference!r}: unknown kind {kind!r}; known are python, facts, settings, item, "
             f"recipe, theorem, {', '.join(REGISTRIES)}"
         )
-    module, _, attribute = REGISTRIES[kind].partition(":")
-    return name.partition(":")[0] in getattr(importlib.import_module(module), attribute)
+    return name.partition(":")[0] in load_object(REGISTRIES[kind])
 
 
 REGISTRIES: Mapping[str, str] = {
@@ -394,11 +392,9 @@ REGISTRIES: Mapping[str, str] = {
 
 
 def _importable(path: str) -> bool:
-    """Whether ``"module:name"`` exists; the module is imported only if it exists."""
-    module, _, attribute = path.partition(":")
+    """Whether ``"module:name"`` exists."""
     try:
-        if importlib.util.find_spec(module) is None:
-            return False
-    except ModuleNotFoundError:
+        load_object(path)
+    except ClasswiseError:
         return False
-    return hasattr(importlib.import_module(module), attribute)
+    return True

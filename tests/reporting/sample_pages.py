@@ -90,7 +90,7 @@ def sample_run(folder: Path, names: tuple[str, ...] = NAMES, epochs: int = 30, s
             "label": label,
             "count": 50,
             "clean": 0.8,
-            "robust": (0.2 + 0.6 * epoch / epochs) * (label + 3) / (len(names) + 2),
+            "robust": (0.2 + 0.02 * epoch * (30 / epochs)) * (label + 3) / (len(names) + 2),
             "epsilon": (8 + label) / 255 if split == "train" else None,
         }
         for split in ("train", "valid", "valid-average")

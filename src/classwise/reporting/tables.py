@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from classwise.reporting import formatting
 from classwise.reporting.escape import latex_text, markdown_text
 
 MAX_ROWS = 200
@@ -17,6 +18,11 @@ class Cell(NamedTuple):
 
     text: str
     span: str = ""
+
+
+def share_cell(share: float, low: float, high: float) -> Cell:
+    """A fraction in percent, with its interval."""
+    return Cell(formatting.bare_percent(share), formatting.span(low, high))
 
 
 @dataclass(frozen=True)

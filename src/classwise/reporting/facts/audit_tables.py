@@ -11,7 +11,7 @@ import pandas as pd
 from classwise.auditing.outcomes.table import ALL
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is_cumulative
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class
 from classwise.stats.registry import Metric, all_metrics, arranged
@@ -61,8 +61,7 @@ def class_table(summary: AuditSummary) -> Table:
     for label in summary.order:
         cells = [Cell(formatting.count(summary.under_all.count[label]))]
         for name, accuracy in accuracies.items():
-            low, high = (float(ends[label]) for ends in intervals[name])
-            cells.append(Cell(formatting.bare_percent(float(accuracy[label])), formatting.span(low, high)))
+            cells.append(share_cell(float(accuracy[label]), *(float(ends[label]) for ends in intervals[name])))
         rows.append(Row(summary.names[label], cells, weak=label == summary.worst))
     absent = [summary.names[label] for label in np.flatnonzero(~summary.under_all.present)]
     note = f"Without images: {formatting.listed(absent)}." if absent else ""

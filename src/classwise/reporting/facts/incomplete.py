@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.estimators import LOWER, UPPER
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
@@ -21,7 +22,7 @@ from classwise.reporting.facts.sentences import caveats
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.svg import Drawing
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.reporting.templating import both_widths
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds
@@ -266,7 +267,7 @@ class SampleReport(IncompleteReport):
                 Cell(formatting.count(row["n"])),
                 Cell(formatting.bare_percent(row["clean"])),
                 Cell(formatting.bare_percent(row["first"])),
-                Cell(formatting.bare_percent(row["estimate"]), formatting.span(row["low"], row["high"])),
+                share_cell(row["estimate"], row["low"], row["high"]),
                 Cell(formatting.span(row["new_low"], row["new_high"])),
                 Cell(f"{formatting.count(row['sampled'])} of {formatting.count(row['survivors'])}"),
                 Cell("yes" if row["may_be_worst"] else ""),
@@ -294,25 +295,17 @@ def _with_interval(accuracy: SampledAccuracy[float]) -> str:
 
 def class_bounds_table(audit: Audit) -> Table:
     """Bounds per class: number of images, then under each attack the bounds and the number of judged images."""
-    by_attack = {name: audit.bounds(name) for name in audit.names}
-    limits = {name: counts.accuracy for name, counts in by_attack.items()}
-    rows = []
-    for label in _shown(by_attack[ALL]):
-        cells = [Cell(formatting.count(by_attack[ALL].count[label]))]
-        for name, counts in by_attack.items():
-            low, high = (float(values[label]) for values in limits[name])
-            cells.append(Cell(_range(Bounds(low, high)), f"{formatting.count(counts.judged[label])} judged"))
-        rows.append(Row(audit.group_names[label], cells))
-    kind = audit.group or "class"
-    note = ""
-    if unplaced := by_attack[ALL].unplaced:
-        note = f"The {kind} of {_number(unplaced)} images that are not judged is unknown."
-    return Table(
-        f"Bounds of the accuracy per {kind}, percent",
-        [kind, "n", *(heading(audit.outcomes.meta, name) for name in by_attack)],
-        rows,
-        note,
-    )
+    names, kind, rows = audit.names, audit.group or "class", []
+    for group, row in audit.by_class.iterrows():
+        cells = [Cell(formatting.count(row["n"]))]
+        for name in names:
+            ends = Bounds(float(row[f"{name}_{LOWER}"]), float(row[f"{name}_{UPPER}"]))
+            cells.append(Cell(_range(ends), f"{formatting.count(row[f'{name}_judged'])} judged"))
+        rows.append(Row(str(group), cells))
+    unplaced = audit.bounds(ALL).unplaced
+    note = f"The {kind} of {_number(unplaced)} images that are not judged is unknown." if unplaced else ""
+    heads = [kind, "n", *(heading(audit.outcomes.meta, name) for name in names)]
+    return Table(f"Bounds of the accuracy per {kind}, percent", heads, rows, note)
 
 
 def attack_bounds_table(audit: Audit) -> Table:

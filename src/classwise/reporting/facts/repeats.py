@@ -8,7 +8,7 @@ from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import heading
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 
 
 def repeats_note(audit: Audit) -> str:
@@ -28,11 +28,8 @@ def repeats_table(audit: Audit) -> Table:
     rows = []
     for frame in (audit.probabilities(), audit.probabilities(overall=True)):
         for name, row in frame.iterrows():
-            cells = [Cell(formatting.count(int(row["n"])))]
-            for attack in names:
-                span = formatting.span(row[f"{attack}_low"], row[f"{attack}_high"])
-                cells.append(Cell(formatting.bare_percent(row[attack]), span))
-            rows.append(Row(str(name), cells))
+            shares = (share_cell(row[attack], row[f"{attack}_low"], row[f"{attack}_high"]) for attack in names)
+            rows.append(Row(str(name), [Cell(formatting.count(int(row["n"]))), *shares]))
     kind = audit.group or "class"
     caption = f"Probability of a correct pass per {kind}, percent [{formatting.level(audit.alpha)} interval]"
     return Table(caption, [kind, "n", *(heading(meta, name) for name in names)], rows, repeats_note(audit))

@@ -12,7 +12,7 @@ from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.radii import LEVELS, MAX_LEVELS
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.reporting.templating import markup
 
 
@@ -40,13 +40,11 @@ def crossing_table(crossing: Crossing) -> Table:
     rows = []
     for key, row in crossing.table.iterrows():
         name, level = cast("tuple[str, str]", key)
-        cells = [
-            Cell(str(level)),
-            Cell(str(int(row["seeds"]))),
-            Cell(formatting.count(row["n"])),
-            _cell(row, "overall"),
-        ]
-        rows.append(Row(str(name), [*cells, Cell(str(row["worst_class"])), _cell(row, "worst")]))
+        overall, worst = (
+            share_cell(*(row[f"{measure}{end}"] for end in ("", "_low", "_high"))) for measure in ("overall", "worst")
+        )
+        texts = (str(level), str(int(row["seeds"])), formatting.count(row["n"]))
+        rows.append(Row(str(name), [*map(Cell, texts), overall, Cell(str(row["worst_class"])), worst]))
     heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
     name = formatting.lowest_interval_name(crossing.alpha, crossing.group)
     note = (
@@ -132,7 +130,3 @@ def bounds_context(comparison: Comparison) -> dict[str, Any]:
 
 def _count(images: float) -> str:
     return formatting.count(images) if math.isfinite(images) else "an unknown number of"
-
-
-def _cell(row: Any, measure: str) -> Cell:
-    return Cell(formatting.bare_percent(row[measure]), formatting.span(row[f"{measure}_low"], row[f"{measure}_high"]))

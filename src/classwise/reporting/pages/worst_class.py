@@ -10,7 +10,7 @@ from classwise.reporting.facts.provenance import search_settings
 from classwise.reporting.facts.sentences import Headline, objective_caveat
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.svg import Drawing
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.reporting.templating import both_widths, render
 
 
@@ -94,12 +94,11 @@ def class_table(result: WorstClass) -> Table:
     first, level = result.meta.applicable[1], formatting.level(result.verdict.alpha)
     rows = []
     for name, row in result.by_class[result.by_class["n"] > 0].sort_values("estimate", kind="stable").iterrows():
-        estimate = Cell(formatting.bare_percent(row["estimate"]), formatting.span(row["low"], row["high"]))
         cells = [
             Cell(formatting.count(row["n"])),
             Cell(formatting.bare_percent(row["clean"])),
             Cell(formatting.bare_percent(row["first"])),
-            estimate,
+            share_cell(row["estimate"], row["low"], row["high"]),
             Cell(formatting.count(row["unsettled"])),
             Cell("yes" if row["may_be_worst"] else ""),
         ]

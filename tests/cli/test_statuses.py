@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import classwise as cw
 from classwise.cli import console, listing, main
 from classwise.cli.exit_status import ExitStatus
 from classwise.core.errors import ClasswiseError, IncompleteError
@@ -47,7 +48,8 @@ def test_without_words_the_help_is_shown(classwise: Classwise) -> None:
 def test_both_ways_to_start_it_return_the_status(tmp_path: Path) -> None:
     script = f"{sys.executable} -c 'import sys; from classwise.cli import main; sys.exit(main())'"
     for program in (PROGRAM, script):
-        assert shell(f"{program} --nothing", tmp_path).returncode == 2
+        done = shell(f"{program} --version && {program} --nothing", tmp_path)
+        assert (done.returncode, done.stdout.strip()) == (2, cw.__version__)
 
 
 class _Raised:
@@ -221,8 +223,6 @@ def test_a_module_without_shapes_is_bad_input(classwise: Classwise, nets: Path) 
 
 
 def test_in_python_an_error_of_the_user_is_raised_unchanged(nets: Path) -> None:
-    import classwise as cw
-
     model = cw.load_model("mynets:Net", mode="value")
     with pytest.raises(ValueError, match="a line\nand another"):
         cw.audit(model, cw.load_data("digits", split="test", subset=40), "Linf:0.1", "fgsm")

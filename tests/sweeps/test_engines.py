@@ -16,8 +16,7 @@ from classwise.sweeps.tasks import record
 
 
 def test_executors_are_registered() -> None:
-    assert EXECUTORS.load("ray") is Ray
-    assert EXECUTORS.load("slurm") is Slurm
+    assert {name: EXECUTORS.load(name) for name in EXECUTORS} == {"local": Local, "ray": Ray, "slurm": Slurm}
 
 
 def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
-from classwise.sweeps.executors import EXECUTORS
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.tasks import LOG, attempts, run_task
 from tests.launching import write_programs
@@ -72,15 +71,6 @@ def test_closing_stops_the_calls(tmp_path: Path) -> None:
     ended.close()  # type: ignore[attr-defined]
     with owned(endless):  # released by its process
         pass
-
-
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(ClasswiseError, match="workers 0 must be at least 1"):
-        Local(workers=0)
-
-
-def test_executors_are_registered() -> None:
-    assert EXECUTORS.load("local") is Local
 
 
 @pytest.mark.parametrize("written", [True, False])

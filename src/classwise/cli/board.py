@@ -72,5 +72,4 @@ def board(
         console.show_json(made.to_dict())
         return
     console.show_result(made)
-    for path in files:
-        console.echo(f"file: {path}")
+    console.echo(*(f"file: {path}" for path in files))

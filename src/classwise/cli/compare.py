@@ -98,8 +98,7 @@ def compare(
     comparison: Comparison | Crossing = cw.compare(
         named_sources(sources), attack=attack, group=group, across=across, allow_incomplete=allow_incomplete
     )
-    for gap in getattr(comparison, "gaps", ()):
-        console.echo(f"warning: {gap}", err=True)
+    console.echo(*(f"warning: {gap}" for gap in getattr(comparison, "gaps", ())), err=True)
     held = _held(comparison, thresholds)
     files = []
     if exported.export is not None:
@@ -115,12 +114,9 @@ def compare(
             console.show_json(comparison_facts(comparison) | ({"fail_if": failed} if thresholds else {}))
         else:
             console.show_result(comparison)
-            for line in ([] if page is None else [f"page: {page}"]) + [f"file: {path}" for path in files]:
-                console.echo(line)
-            for line in _lines(comparison, thresholds, held, holds=False):
-                console.echo(f"passed: {line}")
-    for line in _lines(comparison, thresholds, held, holds=True):
-        console.echo(f"failed: {line}", err=True)
+            console.echo(*([] if page is None else [f"page: {page}"]), *(f"file: {path}" for path in files))
+            console.echo(*(f"passed: {line}" for line in _lines(comparison, thresholds, held, holds=False)))
+    console.echo(*(f"failed: {line}" for line in _lines(comparison, thresholds, held, holds=True)), err=True)
     if any(any(found.values()) for found in held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 

@@ -72,9 +72,10 @@ def status_decided() -> Iterator[None]:
         discard(sys.stdout)
 
 
-def echo(line: str, *, err: bool = False) -> None:
-    """Print a line on stdout or stderr, with control characters escaped."""
-    typer.echo(printable(line), err=err)
+def echo(*lines: str, err: bool = False) -> None:
+    """Print lines on stdout or stderr, with control characters escaped."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
 
 
 def show_result(result: Result) -> None:

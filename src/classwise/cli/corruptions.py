@@ -127,5 +127,4 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     console.show(heads, rows, "accuracy in percent, mean over severities", optional=shown[::-1])
     error = bare_percent(1 - table[MEAN][OVERALL])
     console.echo(f"mean corruption error (not relative to a baseline): {error} %")
-    for file in files:
-        console.echo(f"table: {file}")
+    console.echo(*(f"table: {file}" for file in files))

@@ -125,8 +125,7 @@ def attacks(
         if json:
             console.show_json({"name": name, "versions": SUITES[name], "sources": lines})
             return
-        for line in lines:
-            typer.echo(f"source: {line}")
+        console.echo(*(f"source: {line}" for line in lines))
         rows = [(f"{name}:version={version}", ", ".join(specs)) for version, specs in SUITES[name].items()]
         console.show(["suite", "attacks, each on the survivors of those before it"], rows)
         return
@@ -141,9 +140,7 @@ def attacks(
         console.show_json({**facts, "settings": defaults, "about": reported})
         return
     typer.echo(docstrings.summary(cls) or name)
-    typer.echo(f"norms: {', '.join(cls.norms)}")
-    for line in lines:
-        typer.echo(f"source: {line}")
+    console.echo(f"norms: {', '.join(cls.norms)}", *(f"source: {line}" for line in lines))
     console.show(["setting", "default", "values", "description"], settings)
     example = vars(cls).get("example", name) if name in cw.ATTACKS else name  # not that of a registered base class
     typer.echo(f"as a spec: {example}")

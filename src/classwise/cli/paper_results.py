@@ -11,6 +11,7 @@ import typer
 from classwise.cli import console
 
 if TYPE_CHECKING:
+    from classwise.papers.catalogue import Note
     from classwise.papers.claims import Measurement, Verdict
     from classwise.papers.cost import Cost, Forecast
     from classwise.papers.result import Evidence, Result
@@ -46,8 +47,8 @@ def show_forecast(forecast: Forecast, *, json: bool, added: bool = False) -> Non
     costs = [*items.items(), *([("total", forecast.total)] if len(forecast.items) > 1 else [])]
     rows = [(name, *cost_cells(cost)) for name, cost in costs]
     console.show(["item", *COST_HEADS], rows, f"forecast at scale {forecast.scale} on {forecast.device}")
-    for network, rate in forecast.passes_per_second.items():
-        console.echo(f"{rate:,.0f} forward passes of one image per second: {network}")
+    rates = forecast.passes_per_second.items()
+    console.echo(*(f"{rate:,.0f} forward passes of one image per second: {network}" for network, rate in rates))
     console.echo(NOT_INCLUDED)
 
 
@@ -92,24 +93,20 @@ def show_result(result: Result) -> None:
     for table in result.tables:
         typer.echo("")
         show_table(table)
-        for line in printed_parts(table, result.item, result.scale).notes():
-            typer.echo(line)
-    typer.echo("")
-    for verdict in result.verdicts:
-        for line in _verdict_lines(verdict, result.evidence):
-            typer.echo(line)
-    for measurement in result.measurements:
-        for line in _measurement_lines(measurement):
-            typer.echo(line)
-    for line in _claim_lines([result]):
-        typer.echo(line)
+        console.echo(*printed_parts(table, result.item, result.scale).notes())
+    lines = ["", *(line for verdict in result.verdicts for line in _verdict_lines(verdict, result.evidence))]
+    lines += [line for measurement in result.measurements for line in _measurement_lines(measurement)]
     notes = find(result.item).notes
     own = [note for note in notes if note.items[0] == result.item]
-    for note in own:
-        typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+    console.echo(*lines, *_claim_lines([result]), *map(note_line, own))
     if others := [note.id for note in notes if note not in own]:
-        typer.echo(f"further notes, on several items: {', '.join(others)}; see classwise papers show {result.item}")
+        console.echo(f"further notes, on several items: {', '.join(others)}; see classwise papers show {result.item}")
     typer.echo("")
+
+
+def note_line(note: Note) -> str:
+    """A note of a paper in one line."""
+    return f"note {note.id} ({note.kind}): {note.text}"
 
 
 def _verdict_lines(verdict: Verdict, evidence: Evidence) -> list[str]:

@@ -21,7 +21,7 @@ from classwise.cli.options import (
     new_folder,
     out_option,
 )
-from classwise.cli.paper_results import results_facts, show_forecast, show_result, show_table
+from classwise.cli.paper_results import note_line, results_facts, show_forecast, show_result, show_table
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
@@ -217,8 +217,7 @@ def page(
     Example:
         classwise papers page kdd21
     """  # noqa: D301  # \b keeps the lines of the example apart
-    for file in cw.papers.write_pages(names or (), store, out or store / "pages"):
-        typer.echo(f"page: {file}")
+    console.echo(*(f"page: {file}" for file in cw.papers.write_pages(names or (), store, out or store / "pages")))
 
 
 def _deviations(item: Mapping[str, Any]) -> str:
@@ -233,7 +232,6 @@ def _explain(item: Item) -> None:
     from classwise.papers import catalogue
     from classwise.papers.tables import printed_table
 
-    typer.echo(f"{item.id}: {item.title}")
     source = catalogue.paper(item.paper).bibliography
     lines = {
         "kind": item.kind,
@@ -247,16 +245,13 @@ def _explain(item: Item) -> None:
         "command": item.command,
     }
     lines |= {f"scale {scale.name}": scale.about for scale in item.scales.values()}
-    for name, text in lines.items():
-        if text:
-            typer.echo(f"  {name}: {text}")
+    console.echo(f"{item.id}: {item.title}", *(f"  {name}: {text}" for name, text in lines.items() if text))
     if (table := printed_table(item.id)) is not None:
         typer.echo("")
         show_table(table)
     if item.scales:
         _show_settings(item)
-    for note in item.notes:
-        typer.echo(f"note {note.id} ({note.kind}): {note.text}")
+    console.echo(*map(note_line, item.notes))
 
 
 def _show_settings(item: Item) -> None:
@@ -271,8 +266,6 @@ def _show_settings(item: Item) -> None:
             typer.echo(f"settings: {comparison.reason}")
             return
         lines = deviation_lines(comparison)
-        typer.echo(f"deviations from the paper at scale {scale}: {len(lines)}")
-        for line in lines:
-            typer.echo(f"  {line}")
+        console.echo(f"deviations from the paper at scale {scale}: {len(lines)}", *(f"  {line}" for line in lines))
         if comparison.ours:
             typer.echo(f"  not in the paper: {', '.join(comparison.ours)}")

@@ -127,13 +127,10 @@ def report(
     if place is not None:  # before the page, so that an unknown format leaves no page either
         written += cw.export(audit, place, exported.formats, raw_csv=exported.raw_csv)
     with printing_beside(page, target):
-        console.echo(f"page: {cw.report(audit, page)}")
-        for path in written:
-            console.echo(f"file: {path}")
+        console.echo(f"page: {cw.report(audit, page)}", *(f"file: {path}" for path in written))
         if not audit.finished:
             console.echo(f"warning (incomplete): {audit.outcomes.gap}; the page shows bounds", err=True)
-        for note in left:
-            console.echo(f"{target}: {note}")
+        console.echo(*(f"{target}: {note}" for note in left))
 
 
 def _check(folder: Path) -> None:

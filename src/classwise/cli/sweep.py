@@ -184,8 +184,7 @@ def collect(
         console.echo("")
     if missing:
         console.show(("cell", "audit", "state"), [tuple(row.values()) for row in missing], "not finished")
-    for file in collected.files:
-        console.echo(f"file: {file}")
+    console.echo(*(f"file: {file}" for file in collected.files))
 
 
 @contextlib.contextmanager

@@ -142,11 +142,6 @@ class SweepFolder:
         check_writable(self.cells_file)
 
     @property
-    def plan_file(self) -> Path:
-        """The copy of the plan."""
-        return self.path / "plan.yaml"
-
-    @property
     def cells_file(self) -> Path:
         """The cells, as JSON lines."""
         return self.path / "cells.jsonl"
@@ -209,7 +204,7 @@ class SweepFolder:
             self.write_task(cell, settings)
             if cell.name in before and before[cell.name] != cell:
                 record(self.task(cell), event=CHANGED)
-        write_text(self.plan_file, plan)
+        write_text(self.path / "plan.yaml", plan)
         lines = "".join(json.dumps(dataclasses.asdict(cell)) + "\n" for cell in cells)
         write_text(self.cells_file, lines, checksum=True)
 

@@ -111,34 +111,6 @@ def test_without_a_pair_across_there_is_no_contrast() -> None:
     assert np.isnan(found.contrast).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stays", [(0.9, 0.3), (0.97, 0.99)])
-def test_excess_and_contrast_cover_what_they_estimate(stays: tuple[float, float]) -> None:
-    """Superclasses of four and six classes, whose errors stay inside with these probabilities."""
-    group = np.array([0] * 4 + [1] * 6)
-    same = group[:, None] == group[None, :]
-    error = np.linspace(0.02, 0.5, 10)
-    kept = np.array(stays)[group]
-    law = np.where(same, (error * kept / (same.sum(1) - 1))[:, None], (error * (1 - kept) / (~same).sum(1))[:, None])
-    np.fill_diagonal(law, 1 - error)
-    off = ~np.eye(10, dtype=bool)
-    share = (law * (same & off)).sum() / (law * off).sum()
-    excess = share - (error @ ((same.sum(1) - 1) / 9)) / error.sum()
-    contrast = law[same & off].mean() - law[~same].mean()
-    generator = np.random.default_rng(1)
-    hits = np.zeros(3)
-    rounds = 60
-    for _ in range(rounds):
-        matrix = np.stack([generator.multinomial(60, row) for row in law])
-        found = of_matrix(matrix, tuple(group)).inside
-        assert found is not None
-        for place, (interval, truth) in enumerate(
-            ((found.share, share), (found.excess, excess), (found.contrast, contrast))
-        ):
-            hits[place] += interval.low <= truth <= interval.high
-    assert (hits / rounds >= 0.86).all()  # 95 %, less three standard errors of 60 rounds
-
-
 def test_breaking_images_are_refused() -> None:
     table = outcomes()
     stopped = Outcomes(table.frame, table.meta.stating(early_stop=True))

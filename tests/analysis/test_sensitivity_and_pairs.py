@@ -10,6 +10,7 @@ from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
+from classwise.stats.counts import FloatArray
 from classwise.stats.paired import paired_interval
 from tests.analysis.tables import CLASSES, NAMES, outcomes
 
@@ -111,24 +112,15 @@ def test_a_lead_over_the_next_class_by_paired_intervals() -> None:
     assert np.isnan(pairs(np.zeros((3, 3), dtype=int), "abc").lead(0, 1)).all()
 
 
-def test_leads_cover() -> None:
-    """Two wrong predictions of equal probability: few of the experiments find a significant lead."""
-    generator = np.random.default_rng(0)
-    significant = 0
-    for _ in range(100):
-        row = generator.multinomial(100, [0.2, 0.2, 0.6])
-        matrix = np.diag([1, 1, row[2]])
-        matrix[2, :2] = row[:2]
-        significant += pairs(matrix, "abc").lead(2, 0).low > 0
-    assert significant <= 8  # 2.5 expected
-
-
-@pytest.mark.parametrize("matrix", [np.eye(2), np.ones((3, 4)), -np.eye(3)])
-def test_invalid_matrices(matrix: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
-    with pytest.raises(ClasswiseError, match="expected counts"):
-        pairs(matrix, "abc")
-
-
-def test_wrong_number_of_names() -> None:
-    with pytest.raises(ClasswiseError, match="2 names for 4 classes"):
-        pairs(MATRIX, "ab")
+@pytest.mark.parametrize(
+    ("matrix", "names", "message"),
+    [
+        (np.eye(2), "abc", "expected counts"),
+        (np.ones((3, 4)), "abc", "expected counts"),
+        (-np.eye(3), "abc", "expected counts"),
+        (MATRIX, "ab", "2 names for 4 classes"),
+    ],
+)
+def test_invalid_matrices(matrix: FloatArray, names: str, message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        pairs(matrix, names)

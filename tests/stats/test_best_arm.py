@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -241,45 +242,35 @@ def test_default_sizes() -> None:
     assert [default_sample_size([count, 0]) for count in (1000, 250, 100, 50, 3)] == [10, 10, 4, 2, 2]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"alpha": 0.0}, "alpha = 0.0"),
-        ({"tolerance": -0.1}, "tolerance = -0.1"),
-        ({"tolerance": 1.0}, "tolerance = 1.0"),
-        ({"sample_size": 0}, "sample_size = 0"),
-        ({"classes_per_round": 0}, "classes_per_round = 0"),
-        ({"priors": ((0.0, 8.0),)}, "priors"),
-        ({"escalation_share": 1.5}, "escalation_share = 1.5"),
-    ],
-)
-def test_rules_out_of_range(values: dict[str, float], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Rules(**values)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("images", "survivors", "message"),
-    [
-        ([3, 3], [4, 1], "class 0: 4 survivors of 3"),
-        ([3, 3], [1], "images and survivors: expected equal lengths, got 2 and 1"),
-        ([0, 0], [0, 0], "no class has an image"),
-        ([2.5, 1], [1, 1], "integers"),
-    ],
-)
-def test_invalid_counts(images: list[float], survivors: list[int], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        BestArmSearch(images, survivors)
-
-
-def test_impossible_observations() -> None:
+def escalated() -> BestArmSearch:
     search = BestArmSearch([30, 30], [20, 20])
-    with pytest.raises(ClasswiseError, match="5 successes of 3"):
-        search.observe_draw(0, 3, 5)
-    with pytest.raises(ClasswiseError, match="20 survivors remained"):
-        search.observe_draw(0, 21, 0)
-    with pytest.raises(ClasswiseError, match="class 0: 21 successes of the escalation; 20 survivors remained"):
-        search.observe_escalation(0, 21)
     search.observe_escalation(0, 2)
-    with pytest.raises(ClasswiseError, match="class 0: already escalated"):
-        search.observe_escalation(0, 1)
+    return search
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Rules(alpha=0.0), "alpha = 0.0"),
+        (lambda: Rules(tolerance=-0.1), "tolerance = -0.1"),
+        (lambda: Rules(tolerance=1.0), "tolerance = 1.0"),
+        (lambda: Rules(sample_size=0), "sample_size = 0"),
+        (lambda: Rules(classes_per_round=0), "classes_per_round = 0"),
+        (lambda: Rules(priors=((0.0, 8.0),)), "priors"),
+        (lambda: Rules(escalation_share=1.5), "escalation_share = 1.5"),
+        (lambda: BestArmSearch([3, 3], [4, 1]), "class 0: 4 survivors of 3"),
+        (lambda: BestArmSearch([3, 3], [1]), "images and survivors: expected equal lengths, got 2 and 1"),
+        (lambda: BestArmSearch([0, 0], [0, 0]), "no class has an image"),
+        (lambda: BestArmSearch([2.5, 1], [1, 1]), "integers"),
+        (lambda: BestArmSearch([30, 30], [20, 20]).observe_draw(0, 3, 5), "5 successes of 3"),
+        (lambda: BestArmSearch([30, 30], [20, 20]).observe_draw(0, 21, 0), "20 survivors remained"),
+        (
+            lambda: BestArmSearch([30, 30], [20, 20]).observe_escalation(0, 21),
+            "class 0: 21 successes of the escalation; 20 survivors remained",
+        ),
+        (lambda: escalated().observe_escalation(0, 1), "class 0: already escalated"),
+    ],
+)
+def test_invalid_values(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        call()

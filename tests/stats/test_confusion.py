@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -88,22 +90,6 @@ def test_symmetry_excludes_absent_classes() -> None:
     np.testing.assert_allclose(symmetry(rates), symmetry(rates[:3, :3]))
 
 
-@pytest.mark.parametrize(
-    ("labels", "predictions", "message"),
-    [([0, 1], [0, 5], "predictions: 5 is not one of"), ([0, 9], [0, 1], "labels: 9"), ([0, 1], [0], "2 labels but 1")],
-)
-def test_invalid_labels(labels: list[int], predictions: list[int], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        confusion(labels, predictions, 3)
-
-
-def test_invalid_shapes() -> None:
-    with pytest.raises(ClasswiseError, match=r"shape \(C, C\)"):
-        symmetry(np.zeros((2, 3)))
-    with pytest.raises(ClasswiseError, match="each of the 3 classes"):
-        superclass_leakage(np.zeros((3, 3)), [0, 1])
-
-
 def test_asymmetry_by_hand() -> None:
     """Rates 0.3 and 0.1, 0 and 0 (class 3 is absent), 0.1 and 0.5; errors 1, 8, 1 of 10."""
     matrix = [[7, 3, 0, 0], [1, 8, 1, 0], [0, 5, 5, 0], [0, 0, 0, 0]]
@@ -126,3 +112,18 @@ def test_a_symmetric_matrix_has_no_asymmetry(matrix: np.ndarray) -> None:
 def test_no_pair_and_no_error_give_nan() -> None:
     assert np.isnan(max_asymmetry([[3, 1], [0, 0]]).gap)
     assert np.isnan(target_shares(np.eye(3))).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: confusion([0, 1], [0, 5], 3), "predictions: 5 is not one of"),
+        (lambda: confusion([0, 9], [0, 1], 3), "labels: 9"),
+        (lambda: confusion([0, 1], [0], 3), "2 labels but 1"),
+        (lambda: symmetry(np.zeros((2, 3))), r"shape \(C, C\)"),
+        (lambda: superclass_leakage(np.zeros((3, 3)), [0, 1]), "each of the 3 classes"),
+    ],
+)
+def test_invalid_arguments(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        call()

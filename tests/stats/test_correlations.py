@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from benchmarks.coverage.correlations import linear_with_known, ranked_on_same_images
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -121,10 +119,3 @@ def test_halves_of_counts_and_of_images() -> None:
     assert means[5, 0, 1, 0] == pytest.approx(values[1, :10][~second[5, :10]].mean())
     number = np.arange(17) + 100
     assert np.array_equal(random_halves(labels[:10], number[:10]), random_halves(labels, number)[:, :10])
-
-
-@pytest.mark.slow
-def test_coverage_where_percentiles_of_resamples_miss() -> None:
-    for simulation in (linear_with_known, ranked_on_same_images):
-        for regime in itertools.islice(simulation(60), 20):
-            assert regime.coverage >= 0.95 - 3 * regime.standard_error, regime

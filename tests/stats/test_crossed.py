@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
+from classwise.core.errors import ClasswiseError
+from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.crossed import Crossed, added_by_runs, lower_bound, upper_bound
 from classwise.stats.intervals import clopper_pearson
 from classwise.stats.sample_splitting import Halves, hedged_weights
@@ -104,3 +106,29 @@ def test_halves_are_of_the_same_images() -> None:
     found = np.bincount(first[:, 0, 0].astype(int), minlength=5) / 4000
     expected = stats.hypergeom(8, int(whole[0, 0]), 4).pmf(np.arange(5))
     np.testing.assert_allclose(found, expected, atol=0.03)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=40), st.sampled_from([0.05, 0.2]))
+def test_means_of_one_pass_are_those_of_clopper_and_pearson(rows: list[tuple[int, bool]], alpha: float) -> None:
+    index, correct = np.array([row[0] for row in rows]), np.array([row[1] for row in rows], dtype=np.float64)
+    count, hits = np.bincount(index, minlength=5), np.bincount(index, weights=correct, minlength=5)
+    for found, expected in zip(
+        mean_intervals(correct, index, 5, alpha), clopper_pearson(hits, count, alpha), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+        assert np.isnan(found[4])  # a class without values
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=30))
+def test_intervals_of_means_contain_the_mean_and_mirror_it(values: list[int]) -> None:
+    shares, index = np.array(values) / 8, np.zeros(len(values), dtype=np.int64)
+    (low,), (high,) = mean_intervals(shares, index, 1)
+    (mirrored_low,), (mirrored_high,) = mean_intervals(1 - shares, index, 1)
+    assert 0 <= low <= shares.mean() + 1e-12
+    assert shares.mean() - 1e-12 <= high <= 1
+    assert (mirrored_low, mirrored_high) == pytest.approx((1 - high, 1 - low), abs=1e-9)
+
+
+def test_an_invalid_level_is_an_error() -> None:
+    with pytest.raises(ClasswiseError, match=r"alpha = 0\.0"):
+        mean_intervals([0.5], np.array([0]), 1, 0.0)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from scipy import stats
 from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import (
+    Interval,
     class_intervals,
     clopper_pearson,
     lowest_interval,
@@ -24,16 +27,13 @@ numbers = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st
 levels = st.sampled_from([0.01, 0.05, 0.2])
 
 
+@pytest.mark.parametrize(("interval", "method"), [(wilson, "wilson"), (clopper_pearson, "exact")])
 @given(numbers, levels)
-def test_wilson_is_scipys(kn: tuple[int, int], alpha: float) -> None:
-    expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method="wilson")
-    np.testing.assert_allclose(wilson(*kn, alpha), expected, atol=1e-12)
-
-
-@given(numbers, levels)
-def test_clopper_pearson_is_scipys(kn: tuple[int, int], alpha: float) -> None:
-    expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method="exact")
-    np.testing.assert_allclose(clopper_pearson(*kn, alpha), expected, atol=1e-9)
+def test_the_intervals_are_scipys(
+    interval: Callable[..., Interval], method: str, kn: tuple[int, int], alpha: float
+) -> None:
+    expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method=method)
+    np.testing.assert_allclose(interval(*kn, alpha), expected, atol=1e-9)
 
 
 def test_wilson_closed_forms() -> None:
@@ -202,9 +202,7 @@ def test_the_interval_of_the_lowest_accuracy_is_monotone(counts: ClassCounts, la
 
 
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])
-def test_alpha_out_of_range(alpha: float) -> None:
-    for interval in (wilson, clopper_pearson):
-        with pytest.raises(ClasswiseError, match="alpha"):
-            interval(1, 2, alpha)
+@pytest.mark.parametrize("function", [partial(wilson, 1, 2), partial(clopper_pearson, 1, 2), partial(sidak, tests=3)])
+def test_alpha_out_of_range(function: Callable[..., object], alpha: float) -> None:
     with pytest.raises(ClasswiseError, match="alpha"):
-        sidak(alpha, 3)
+        function(alpha=alpha)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,13 +16,8 @@ from classwise.stats.paired import difference_of_minima
 LABELS = np.arange(400) % 2
 
 
-def counts_of(labels: IntArray, correct: BoolArray) -> ClassCounts:
-    classes = int(labels.max()) + 1
-    return ClassCounts(np.bincount(labels, minlength=classes), np.bincount(labels[correct], minlength=classes))
-
-
 def model(correct: BoolArray, labels: IntArray = LABELS) -> Verdicts:
-    return Verdicts(counts_of(labels, correct), correct)
+    return Verdicts(ClassCounts.from_labels(labels, correct, int(labels.max()) + 1), correct)
 
 
 def first_correct(images: int) -> BoolArray:
@@ -58,41 +51,23 @@ def test_pairing_separates_models_that_differ_on_few_images() -> None:
 
 def test_intervals_of_all_pairs_are_joint() -> None:
     """A difference that is significant on its own is not one of three at the same joint confidence."""
-    margin = next(
-        images
-        for images in range(200, 300, 2)
-        if difference_of_minima(pair(first_correct(images), first_correct(200)), 0.05).low > 0
-    )
-    assert difference_of_minima(pair(first_correct(margin), first_correct(200)), 0.05 / 3).low <= 0
+
+    def low(images: int, alpha: float) -> float:
+        pairs = PairedCounts.from_labels(LABELS, first_correct(images), first_correct(200), 2)
+        return difference_of_minima(pairs, alpha).low
+
+    margin = next(images for images in range(200, 300, 2) if low(images, 0.05) > 0)
+    assert low(margin, 0.05 / 3) <= 0
     two = [model(first_correct(margin)), model(first_correct(200))]
     assert worst_class_ranks(two, LABELS).low.tolist() == [1, 2]
     assert worst_class_ranks([*two, two[1]], LABELS).low.tolist() == [1, 1, 1]
 
 
-def pair(first: BoolArray, second: BoolArray) -> PairedCounts:
-    return PairedCounts.from_labels(LABELS, first, second, 2)
-
-
 def test_without_outcomes_both_intervals_share_the_error() -> None:
-    low = next(worst for worst in range(200, 300) if lowest_interval(counts(worst), 0.025)[0] > upper(200, 0.025))
+    ends = [lowest_interval(verdicts.counts, 0.025) for verdicts in unpaired(*range(200, 300))]
+    low = next(200 + place for place, end in enumerate(ends) if end[0] > ends[0][1])
     assert worst_class_ranks(unpaired(low, 200)).low.tolist() == [1, 2]
     assert worst_class_ranks(unpaired(low - 1, 200)).low.tolist() == [1, 1]
-
-
-def counts(worst: int) -> ClassCounts:
-    return unpaired(worst)[0].counts
-
-
-def upper(worst: int, alpha: float) -> float:
-    return lowest_interval(counts(worst), alpha)[1]
-
-
-def closed(better: BoolArray) -> BoolArray:
-    """The transitive closure by repeated products."""
-    reached = better.copy()
-    for _ in range(len(better)):
-        reached = reached | ((reached.astype(int) @ better.astype(int)) > 0)
-    return reached
 
 
 def test_a_conclusion_through_a_third_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +76,7 @@ def test_a_conclusion_through_a_third_model(monkeypatch: pytest.MonkeyPatch) -> 
     place = np.arange(200)
     found = iter([(0.0, 0.1, 0.2), (0.0, -0.1, 0.3), (0.0, 0.1, 0.2)])  # a-b, a-c, b-c
     monkeypatch.setattr("classwise.stats.model_ranks.difference_of_minima", lambda *_: next(found))
-    models = [Verdicts(counts_of(labels, place < images), place < images) for images in (120, 110, 100)]
-    ranks = worst_class_ranks(models, labels)
+    ranks = worst_class_ranks([model(place < images, labels) for images in (120, 110, 100)], labels)
     assert ranks.low.tolist() == [1, 2, 3]
     assert ranks.high.tolist() == [1, 2, 3]
 
@@ -117,13 +91,9 @@ def boards(draw: st.DrawFn) -> tuple[list[Verdicts], IntArray]:
     models = []
     for share in shares:
         correct = (common if draw(st.booleans()) else seed.random(len(labels))) < share
-        known = draw(st.booleans())
-        models.append(Verdicts(counts_of(labels, correct), correct if known else None))
+        verdicts = model(correct, labels)
+        models.append(verdicts if draw(st.booleans()) else Verdicts(verdicts.counts))
     return models, labels
-
-
-def worst(models: Sequence[Verdicts]) -> list[float]:
-    return [worst_class(verdicts.counts.accuracy).accuracy for verdicts in models]
 
 
 @pytest.mark.slow
@@ -132,8 +102,10 @@ def worst(models: Sequence[Verdicts]) -> list[float]:
 def test_ranks_are_a_strict_order_with_ties(made: tuple[list[Verdicts], IntArray]) -> None:
     models, labels = made
     ranks = worst_class_ranks(models, labels)
-    number, least = len(models), worst(models)
-    assert np.array_equal(closed(ranks.better), ranks.better)
+    number = len(models)
+    least = [worst_class(verdicts.counts.accuracy).accuracy for verdicts in models]
+    better = ranks.better.astype(int)
+    assert not ((better @ better > 0) & ~ranks.better).any()  # transitive
     assert not (ranks.better & ranks.better.T).any()
     assert ((ranks.low >= 1) & (ranks.low <= ranks.high) & (ranks.high <= number)).all()
     assert ranks.low.min() == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ levels = st.sampled_from([0.01, 0.05, 0.2])
 @pytest.mark.parametrize(("interval", "method"), [(wilson, "wilson"), (clopper_pearson, "exact")])
 @given(numbers, levels)
 def test_the_intervals_are_scipys(
-    interval: Callable[..., Interval], method: str, kn: tuple[int, int], alpha: float
+    interval: Callable[..., Interval], method: Literal["wilson", "exact"], kn: tuple[int, int], alpha: float
 ) -> None:
     expected = stats.binomtest(*kn).proportion_ci(1 - alpha, method=method)
     np.testing.assert_allclose(interval(*kn, alpha), expected, atol=1e-9)

@@ -22,7 +22,7 @@ from classwise.stats.stratified import class_mean
 def shares(images: int, classes: int) -> st.SearchStrategy[ClassCounts]:
     """Counts of at least so many images in each of at least so many classes, with any accuracies."""
     rows = st.lists(st.tuples(st.integers(images, 300), st.floats(0, 1)), min_size=classes, max_size=6)
-    return rows.map(lambda drawn: ClassCounts([n for n, _ in drawn], [round(n * share) for n, share in drawn]))
+    return rows.map(lambda drawn: ClassCounts(*np.array([(n, round(n * share)) for n, share in drawn]).T))
 
 
 METRICS = [
@@ -173,9 +173,9 @@ def test_a_class_with_one_image_has_no_variance() -> None:
     assert all(math.isnan(end) for end in variance.unbiased_estimate(counts))
     assert all(math.isnan(end) for end in variance.variance_ratio(counts, counts))
     assert variance.unbiased_estimate(ClassCounts(np.array([0, 10]), np.array([0, 4]))) == (0, 0, 0)  # a single class
-    with_absent = ClassCounts(np.array([20, 0, 30]), np.array([8, 0, 20]))
-    assert variance.unbiased_estimate(with_absent) == variance.unbiased_estimate(
-        ClassCounts(np.array([20, 30]), np.array([8, 20]))
+    with_absent, without = ([[20, 0, 30], [8, 0, 20]], [[20, 30], [8, 20]])
+    assert variance.unbiased_estimate(ClassCounts(*np.array(with_absent))) == variance.unbiased_estimate(
+        ClassCounts(*np.array(without))
     )
 
 

@@ -146,12 +146,6 @@ def test_the_estimate_of_cv_is_unbiased(law: tuple[float, ...], images: tuple[in
     assert plug_in - expected == pytest.approx((1 - 1 / len(law)) * (p * (1 - p) / n).mean(), abs=1e-12)
 
 
-@pytest.mark.parametrize("law", [np.full(10, 0.4), np.linspace(0.2, 0.8, 10), np.array([0.1, *[0.6] * 9])])
-def test_the_estimate_of_cv_is_unbiased_in_samples(law: FloatArray) -> None:
-    values = [variance.unbiased_variance(counts) for counts in sampled(law, 50, 3000, 0)]
-    assert abs(np.mean(values) - law.var()) < 4 * np.std(values) / math.sqrt(len(values))
-
-
 def test_the_interval_of_cv_is_that_of_a_chi_square_variable() -> None:
     """Classes at one half with equal sizes: t = p (1-p)/n and C-1 degrees of freedom, up to n against n - 1."""
     images, classes = 100_000, 10

@@ -60,10 +60,12 @@ def population(sizes: list[int], images: list[int], seed: int, rate: float) -> t
     return Survivors(np.array(images), label[order], low_margin(label, margin)[order]), truth[order]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("share", [POOLED_SHARE, 1 - POOLED_SHARE, 1.0])
 @pytest.mark.parametrize(("pool", "alpha"), [(1, 0.3), (9, 0.3), (24, 0.05), (40, 0.2)])
-def test_a_sequence_covers_at_every_stopping_time_exactly(pool: int, alpha: float, share: float) -> None:
+@pytest.mark.parametrize("prior", [PRIOR, (0.5, 2.0)])
+def test_a_sequence_covers_at_every_stopping_time_exactly(
+    prior: tuple[float, float], pool: int, alpha: float, share: float
+) -> None:
     """For every number K of further successes: the probability that K is ever outside the bounds."""
     level, hits, totals = share * alpha, np.arange(pool + 1), np.arange(pool + 1)[:, None]
     alive = np.zeros((pool + 1, pool + 1))  # probability of k hits so far, K inside at all times
@@ -72,7 +74,7 @@ def test_a_sequence_covers_at_every_stopping_time_exactly(pool: int, alpha: floa
         chance = np.clip((totals - hits) / (pool - drawn + 1), 0, 1)
         alive = alive * (1 - chance) + np.pad(alive * chance, ((0, 0), (1, 0)))[:, :-1]
         assert not alive[:, drawn + 1 :].any()
-        bounds = success_bounds(pool, drawn, hits[: drawn + 1], PRIOR, level)
+        bounds = success_bounds(pool, drawn, hits[: drawn + 1], prior, level)
         alive[:, : drawn + 1][(bounds.least > totals) | (bounds.most < totals)] = 0
     assert (alive.sum(axis=1) >= 1 - level - 1e-12).all()
 

@@ -20,10 +20,7 @@ from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
-from classwise.stats.metrics.averages import overall_estimate
-from classwise.stats.metrics.discrepancy import mcd_estimate
-from classwise.stats.metrics.lowest import worst_estimate
-from classwise.stats.metrics.variance import cv_estimate
+from classwise.stats.metrics import averages, discrepancy, lowest, variance
 from classwise.stats.stratified import class_mean
 
 PRINTED = "printed"
@@ -193,9 +190,9 @@ def summary_table(
         reported = printed.get(key, {})
         classes = np.array(reported["per_class"], dtype=np.float64) if "per_class" in reported else None
         overall, cv, mcd = (
-            overall_estimate(counts),
-            cv_estimate(counts),
-            mcd_estimate(counts),
+            averages.overall_estimate(counts),
+            variance.cv_estimate(counts),
+            discrepancy.mcd_estimate(counts),
         )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
@@ -269,7 +266,7 @@ def elsewhere(claim: str, *estimators: IntervalEstimator) -> Test:
     return Test(claim=claim, estimand="tested by another item", estimators=estimators)
 
 
-METRICS = (class_mean, worst_estimate, mcd_estimate)
+METRICS = (class_mean, lowest.worst_estimate, discrepancy.mcd_estimate)
 """Average, worst class and MCD, the metrics of most tables."""
 
 

@@ -69,10 +69,7 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
-from classwise.stats.metrics.averages import beyond_mean, overall_estimate
-from classwise.stats.metrics.discrepancy import discrepancy_difference, mcd_estimate
-from classwise.stats.metrics.lowest import worst_class, worst_estimate
-from classwise.stats.metrics.variance import cv_estimate
+from classwise.stats.metrics import averages, discrepancy, lowest, variance
 from classwise.stats.stratified import class_mean, sum_of_class_means
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run, epoch_weights
@@ -309,7 +306,7 @@ def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> 
             Cell(_range(counts)),
             Cell(f"{recipe.model.name}, width {recipe.model.width or 1:g}"),
             Cell(data_set.context.scale.threat),
-            *(estimate_cell(overall_estimate(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
+            *(estimate_cell(averages.overall_estimate(data_set.counts(attack=attack))) for attack in ("clean", ROBUST)),
             Cell(data_set.unfit or "yes"),
         ]
         rows.append(Row(data_set.data, cells))
@@ -364,7 +361,7 @@ def _gap_estimator(one: Gap, measure: str) -> IntervalEstimator:
     if measure == "order of the classes":
         return one.ranked.estimate
     if measure == "MCD, fraction":
-        return lambda level: discrepancy_difference(robust, standard, alpha=level)
+        return lambda level: discrepancy.discrepancy_difference(robust, standard, alpha=level)
     return dict(zip(("CV beyond twice", "MCD beyond twice"), _more_than(one, 2), strict=True))[measure]
 
 
@@ -549,8 +546,8 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
                 name,
                 [
                     estimate_cell(class_mean(class_counts)),
-                    estimate_cell(mcd_estimate(class_counts), tests=tests if name == "clean" else ()),
-                    estimate_cell(cv_estimate(class_counts), 1e4),
+                    estimate_cell(discrepancy.mcd_estimate(class_counts), tests=tests if name == "clean" else ()),
+                    estimate_cell(variance.cv_estimate(class_counts), 1e4),
                 ],
             )
             for name, class_counts in counts.items()
@@ -597,7 +594,7 @@ def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], 
 
 
 def _centred(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
-    sides = [(*beyond_mean(class_counts), class_counts.count) for class_counts in counts]
+    sides = [(*averages.beyond_mean(class_counts), class_counts.count) for class_counts in counts]
     values = [
         [Value(float(value[c]), float(low[c]), float(high[c]), int(count[c])) for value, low, high, count in sides]
         for c in range(len(names))
@@ -662,7 +659,7 @@ def _network(scale: Scale) -> str:
 
 
 def _metric_cells(one: DataSetAudits, kind: str, tests: Sequence[Test]) -> list[Cell]:
-    label = worst_class(one.counts(kind).accuracy).label
+    label = lowest.worst_class(one.counts(kind).accuracy).label
     return [
         *metric_cells(one.counts(kind, "clean"), tests if kind == "standard" else ()),
         *metric_cells(one.counts(kind, "PGD"), tests if kind == "adversarial" else ()),
@@ -962,7 +959,7 @@ class GapsOverEpochs(
             history = trend_of({"AT": curves[data_set.data]}, names)
             caption = f"{data_set.data}: test images, PGD; the band spans the lowest to the highest class."
             figures.append((history.figure(), caption))
-            weakest = Cell(names[worst_class(counts.accuracy).label])
+            weakest = Cell(names[lowest.worst_class(counts.accuracy).label])
             rows.append(Row(f"{data_set.data}, {len(names)}", [*metric_cells(counts), weakest]))
             if len(names) <= DRAWN:
                 title = f"{data_set.data}: test images at the end of training, in percent"
@@ -977,14 +974,14 @@ class GapsOverEpochs(
         fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
         measures: Measures = {
             "gap": lambda data, threshold: widest(fit[data].shown()[0], float(threshold)),
-            "total": lambda data: lambda level: in_points(overall_estimate(fit[data].counts(), level)),
+            "total": lambda data: lambda level: in_points(averages.overall_estimate(fit[data].counts(), level)),
             "growth": lambda data: wider(curves[data][max(curves[data])], curves[data][min(curves[data])]),
         }
         tests = []
         for data, one in fit.items():
             paper = ", since the paper reports 6" if data == MNIST else ""
             tests += self.tested(one, measures, threshold=VISIBLE if data == MNIST else LARGE, paper=paper)
-        low = MNIST in fit and 100 * overall_estimate(fit[MNIST].counts()).value <= HIGH
+        low = MNIST in fit and 100 * averages.overall_estimate(fit[MNIST].counts()).value <= HIGH
         return [
             *tests,
             *self.untested(audited),
@@ -1141,8 +1138,8 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
             summary = (
                 class_mean(audits[name].counts("clean")),
                 class_mean(class_counts),
-                worst_estimate(class_counts),
-                mcd_estimate(class_counts),
+                lowest.worst_estimate(class_counts),
+                discrepancy.mcd_estimate(class_counts),
             )
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))

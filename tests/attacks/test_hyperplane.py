@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, linprog
 from torch import Tensor
 
-from classwise.attacks.minimal.hyperplane import _level, _level_in_few_launches, toward
+from classwise.attacks.minimal.hyperplane import _level, _level_in_few_launches, shift_onto
 from classwise.threat.ball import Norm
 
 
@@ -56,7 +56,7 @@ def by_multiplier(point: Tensor, normal: Tensor, value: float) -> Tensor | None:
 @pytest.mark.parametrize("size", [1, 2, 7, 20])
 def test_linf_is_as_short_as_a_linear_programme_finds(size: int) -> None:
     point, normal, value = some(size, 12, size)
-    shift = toward(point, normal, value, "Linf")
+    shift = shift_onto(point, normal, value, "Linf")
     solved = 0
     for row in range(12):
         least = by_linear_programme(point[row], normal[row], float(value[row]))
@@ -70,7 +70,7 @@ def test_linf_is_as_short_as_a_linear_programme_finds(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 7, 200])
 def test_l2_is_the_point_that_a_root_finder_finds(size: int) -> None:
     point, normal, value = some(size, 12, size)
-    shift = toward(point, normal, value, "L2")
+    shift = shift_onto(point, normal, value, "L2")
     solved = 0
     for row in range(12):
         nearest = by_multiplier(point[row], normal[row], float(value[row]))
@@ -92,7 +92,7 @@ def test_the_shift_stays_in_the_box_and_reaches_the_hyperplane_or_the_boxs_last_
 ) -> None:
     point, normal, value = some(seed, 8, size)
     value = value * (100 if far else 1)
-    shift = toward(point, normal, value, norm)
+    shift = shift_onto(point, normal, value, norm)
     reached = point + shift
     assert -1e-12 < float(reached.min()) <= float(reached.max()) < 1 + 1e-12
     assert not bool(shift[normal == 0].any())
@@ -111,21 +111,21 @@ def test_weights_over_many_magnitudes_take_no_more_rounds_than_there_are(norm: N
     normal = 100.0 ** -torch.arange(size, dtype=torch.float64)[None]
     room = ((1 - point) * normal).sum(1)
     for share in (0.5, 1 - 1e-4, 1 - 1e-8):
-        shift = toward(point, normal, -share * room, norm)
+        shift = shift_onto(point, normal, -share * room, norm)
         assert float(((normal * shift).sum(1) - share * room).abs()) < 1e-9 * float(room)
 
 
 def test_the_answer_does_not_depend_on_the_scale_of_the_gradient() -> None:
     point, normal, value = (tensor.float() for tensor in some(3, 10, 30))
     for norm in ("Linf", "L2"):
-        plain = toward(point, normal, value, norm)
-        assert torch.allclose(toward(point, normal * 1e-30, value * 1e-30, norm), plain, atol=1e-6)
+        plain = shift_onto(point, normal, value, norm)
+        assert torch.allclose(shift_onto(point, normal * 1e-30, value * 1e-30, norm), plain, atol=1e-6)
 
 
 def test_no_normal_no_shift() -> None:
     point = torch.rand(3, 5)
     for norm in ("Linf", "L2"):
-        assert not bool(toward(point, torch.zeros(3, 5), torch.tensor([0.0, 1.0, -1.0]), norm).any())
+        assert not bool(shift_onto(point, torch.zeros(3, 5), torch.tensor([0.0, 1.0, -1.0]), norm).any())
 
 
 @pytest.mark.parametrize("size", [1, 7, 3072])

@@ -19,7 +19,7 @@ import numpy as np
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import summary
-from classwise.core.settings.registry import described
+from classwise.core.settings.registry import kind_text
 from classwise.core.settings.user_code import call_user_code
 from classwise.stats import METRICS, Unit
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
@@ -174,12 +174,12 @@ class Metric:
         value = call_user_code(self.function, *arguments)
         if self.rational and self.bounds is None and not isinstance(value, Fraction):
             raise ClasswiseError(
-                f"metric {self.name!r} is rational, but returned {described(value)}; return a Fraction"
+                f"metric {self.name!r} is rational, but returned {kind_text(value)}; return a Fraction"
             )
         try:
             return value if isinstance(value, Fraction) else float(value)
         except (TypeError, ValueError) as error:
-            raise ClasswiseError(f"metric {self.name!r} returned {described(value)}; return a number") from error
+            raise ClasswiseError(f"metric {self.name!r} returned {kind_text(value)}; return a number") from error
 
     def _generic_estimate(self, inputs: MetricInputs, arguments: tuple[Any, ...], alpha: float) -> Estimate:
         """The value with an interval of `classwise.stats.function_intervals`."""
@@ -249,7 +249,7 @@ def all_metrics() -> Mapping[str, Metric]:
         part: Any = METRICS.load(name)
         if not isinstance(part, Metric):
             raise ClasswiseError(
-                f"metric {METRICS[name]!r} is {described(part)}; give a function with the decorator "
+                f"metric {METRICS[name]!r} is {kind_text(part)}; give a function with the decorator "
                 "classwise.stats.registry.metric"
             )
         found[name] = dataclasses.replace(part, name=name)

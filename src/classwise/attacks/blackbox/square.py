@@ -74,7 +74,7 @@ class Square(AveragedAttack):
         count = torch.zeros(len(inputs.x), dtype=torch.int64, device=inputs.x.device)
         spent = count if inputs.restart is None else inputs.restart * self.length * self.eot_iter
         return {
-            "x": _stripes(inputs) if inputs.threat.norm == "Linf" else _bumps(inputs),
+            "x": _stripes(inputs) if inputs.threat.norm == "Linf" else _tiled_bumps(inputs),
             "lowest": torch.full(count.shape, torch.inf, device=count.device),
             "iteration": count,
             "queries": spent.clone(),
@@ -158,7 +158,7 @@ def _stripes(inputs: AttackInputs) -> Tensor:
     return (inputs.x + signs * inputs.threat.radius(inputs.x)).clamp_(0, 1)
 
 
-def _bumps(inputs: AttackInputs) -> Tensor:
+def _tiled_bumps(inputs: AttackInputs) -> Tensor:
     """Initial image for L2: a grid of bumps, five per height, with random signs and orientations."""
     channels, height, width = inputs.x.shape[1:]
     side = max(height // 5, 1)

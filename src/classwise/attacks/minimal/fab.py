@@ -16,7 +16,7 @@ from classwise.attacks.base import Attack, TargetedAttack
 from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
-from classwise.attacks.minimal.hyperplane import toward
+from classwise.attacks.minimal.hyperplane import shift_onto
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.config import Count, Positive, Share, configurable
 
@@ -113,7 +113,7 @@ class _Boundary(Attack):
         # Value at the iterate plus the change along the shift: avoids cancellation.
         at_clean = value + torch.linalg.vecdot(flat, back)
         points = torch.cat([x.flatten(1), clean.flatten(1)])
-        shifts = toward(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), inputs.threat.norm)
+        shifts = shift_onto(points, torch.cat([flat, flat]), torch.cat([value, at_clean]), inputs.threat.norm)
         from_x, from_clean = shifts.view(2, *x.shape).unbind(0)
         reach_x, reach_clean = (
             inputs.threat.distance(shift, torch.zeros_like(shift)).clamp_min(1e-8) for shift in (from_x, from_clean)

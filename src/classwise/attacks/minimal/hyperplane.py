@@ -11,7 +11,7 @@ _ROUNDS = 20
 _ROUNDS_ON_A_GPU = 12
 
 
-def toward(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
+def shift_onto(point: Tensor, normal: Tensor, value: Tensor, norm: Norm) -> Tensor:
     """The shift d of minimal norm with value + normal · d = 0 and 0 ≤ point + d ≤ 1.
 
     If the hyperplane does not intersect the box, the shift ends at the point of the box nearest to the hyperplane. A

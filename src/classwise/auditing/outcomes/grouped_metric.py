@@ -11,7 +11,7 @@ import pandas as pd
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
-from classwise.core.settings.registry import described
+from classwise.core.settings.registry import kind_text
 from classwise.core.settings.user_code import call_user_code
 from classwise.stats.counts import IntArray
 
@@ -91,4 +91,4 @@ def _value(function: Callable[..., Any], labels: IntArray, predictions: IntArray
     try:
         return float(value)
     except (TypeError, ValueError) as error:
-        raise ClasswiseError(f"metric function returned {described(value)}; return a number") from error
+        raise ClasswiseError(f"metric function returned {kind_text(value)}; return a number") from error

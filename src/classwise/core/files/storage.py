@@ -508,17 +508,17 @@ def difference(before: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The first of these settings that was another one before, in words; empty if none was."""
     for key, value in settings.items():
         if before.get(key) != value:
-            return _difference(key, before.get(key), value)
+            return _changed_value(key, before.get(key), value)
     return ""
 
 
-def _difference(key: str, was: Any, now: Any) -> str:
+def _changed_value(key: str, was: Any, now: Any) -> str:
     """The first difference between two values of a setting; of mappings, in their keys, then within a value."""
     if isinstance(was, dict) and isinstance(now, dict):
         if was.keys() != now.keys():
             return f"{key} was {', '.join(was) or 'none'}, now {', '.join(now) or 'none'}"
         within = next(name for name in now if was[name] != now[name])
-        return _difference(f"{key}.{within}", was[within], now[within])
+        return _changed_value(f"{key}.{within}", was[within], now[within])
     before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
     changed = f"{key} was {before}, now {after}"
     identified = {"data_hash": "other images", "model_hash": "another model"}.get(key)

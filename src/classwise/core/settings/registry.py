@@ -216,7 +216,7 @@ class Registry(Mapping[str, str], Generic[T]):
             accepted.append(f"a Python function of {self._arguments} arguments")
         if self._functions and isinstance(value, types.FunctionType):
             accepted.append(f"the function as {self._functions.format(path=path)}")
-        raise ClasswiseError(f"{self.kind} {path!r} is {described(value)}; give {' or '.join(accepted)}")
+        raise ClasswiseError(f"{self.kind} {path!r} is {kind_text(value)}; give {' or '.join(accepted)}")
 
     def name_of(self, cls: type) -> str:
         """The registered name of a class, or its path if it has none."""
@@ -225,7 +225,7 @@ class Registry(Mapping[str, str], Generic[T]):
         return next((name for name, known in entries.items() if known == path), path)
 
 
-def described(value: object) -> str:
+def kind_text(value: object) -> str:
     """Describe an object for an error message: ``the class Popen``, ``a module``, ``a builtin_function_or_method``."""
     if isinstance(value, type):
         return f"the {'abstract ' if inspect.isabstract(value) else ''}class {value.__name__}"

@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count
-from classwise.core.settings.registry import described
+from classwise.core.settings.registry import kind_text
 from classwise.data.images import Images
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
@@ -360,7 +360,7 @@ class _Unwrapped(NamedTuple):
         """
         where = f"unwrap={unwrap!r}"
         if not is_model(model):
-            raise ClasswiseError(f"{where}: applies to a model in the protocol of MAITE, not to {described(model)}")
+            raise ClasswiseError(f"{where}: applies to a model in the protocol of MAITE, not to {kind_text(model)}")
         module = functools.reduce(lambda value, name: getattr(value, name, None), unwrap.split("."), model)
         if not isinstance(module, nn.Module):
             modules = [name for name, value in vars(model).items() if isinstance(value, nn.Module)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
-from classwise.core.settings.registry import described, is_builtin
+from classwise.core.settings.registry import is_builtin, kind_text
 from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
@@ -41,7 +41,7 @@ class Function(ModelSource):
             return SourceModel(_module(make, name, shape, options))
         if not callable(make) or is_builtin(make) or (isinstance(make, type) and not issubclass(make, nn.Module)):
             raise ClasswiseError(
-                f"model {name!r} is {described(make)}; give a torch.nn.Module class, a Python function, or "
+                f"model {name!r} is {kind_text(make)}; give a torch.nn.Module class, a Python function, or "
                 "an object in the protocol of MAITE"
             )
         model: Any = self._called(make, name, self._shape(shape), options)

@@ -116,6 +116,20 @@ class _Planned:
         return round(self.images * self.recipe.epochs * self.recipe.parts.passes.equivalents)
 
     @property
+    def evaluation_passes(self) -> int:
+        """Passes of the evaluations."""
+        return sum(self.evaluations.values())
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of all passes."""
+        return (self.passes + self.evaluation_passes) * _network(self.recipe, self.data).operations
+
+    def seconds(self, speed: _Speed) -> float:
+        """Time of all passes."""
+        return self.passes / speed.training + self.evaluation_passes / speed.evaluation
+
+    @property
     def network(self) -> tuple[str, str, int, str]:
         """What determines the rate of passes."""
         return repr(self.recipe.model), self.data, self.recipe.batch_size, repr(self.recipe.precision)
@@ -182,16 +196,15 @@ def forecast(
     speeds = {network: speed(training) for network, training in networks.items()}
 
     def cost(found: Sequence[_Planned]) -> Cost:
-        passes = evaluated = size = 0
-        operations = seconds = 0.0
-        for training in found:
-            own, own_evaluated = training.passes, sum(training.evaluations.values())
-            per_second = speeds[training.network]
-            passes, evaluated, size = passes + own, evaluated + own_evaluated, size + training.size
-            operations += (own + own_evaluated) * _network(training.recipe, training.data).operations
-            seconds += own / per_second.training + own_evaluated / per_second.evaluation
-        epochs = sum(training.recipe.epochs for training in found)
-        return Cost(len(found), epochs, passes, evaluated, operations / 1e15, size / 1e9, seconds / 3600)
+        return Cost(
+            trainings=len(found),
+            epochs=sum(training.recipe.epochs for training in found),
+            passes=sum(training.passes for training in found),
+            evaluation_passes=sum(training.evaluation_passes for training in found),
+            pflop=sum(training.operations for training in found) / 1e15,
+            gigabytes=sum(training.size for training in found) / 1e9,
+            hours=sum(training.seconds(speeds[training.network]) for training in found) / 3600,
+        )
 
     added, before = dict[str, Cost](), cost([])
     for place, name in enumerate(planned):

@@ -98,12 +98,7 @@ def in_points(one: Estimate) -> Estimate:
 
 def minus(one: IntervalEstimator, other: IntervalEstimator) -> IntervalEstimator:
     """``one`` minus ``other`` by interval arithmetic, each interval at half the level (Bonferroni)."""
-
-    def at(level: float) -> Estimate:
-        first, second = one(level / 2), other(level / 2)
-        return Estimate(first.value - second.value, first.low - second.high, first.high - second.low)
-
-    return at
+    return _jointly([one, negative(other)], sum)
 
 
 def plus(one: IntervalEstimator, points: float) -> IntervalEstimator:

@@ -355,14 +355,14 @@ class StandardAgainstAdversarial(OnDataSets, trainings=declare):
         )
 
 
-def _gap_estimator(one: Gap, measure: str) -> IntervalEstimator:
-    """Order of the classes, or the gap of the robust model minus that of the standard one, or minus twice that."""
+def _gap_estimator(one: Gap, measure: str, factor: str = "1") -> IntervalEstimator:
+    """Order of the classes, or the gap of the robust model minus a multiple of that of the standard one."""
     standard, robust = one.counts
     if measure == "order of the classes":
         return one.ranked.estimate
     if measure == "MCD, fraction":
         return lambda level: discrepancy.discrepancy_difference(robust, standard, alpha=level)
-    return dict(zip(("CV beyond twice", "MCD beyond twice"), _more_than(one, 2), strict=True))[measure]
+    return {"CV": more_varied, "MCD": wider}[measure](robust, standard, float(factor))
 
 
 def gap_rows(one: Gap, prefix: str = "", tests: Sequence[Test] = ()) -> list[Row]:
@@ -391,11 +391,18 @@ def gap_table(rows: Sequence[Row]) -> Table:
     return Table("Standard and adversarial training", heads, rows, note)
 
 
+@configurable
 class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STANDARD, "adversarial": AT}):
-    """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
+    """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model.
+
+    Attributes:
+        tests: tests of claims.
+    """
+
+    tests: tuple[DeclaredTest, ...] = ()
 
     def run(self, context: Context) -> Findings:
-        """Compare both models; test claim C2: a larger discrepancy in accuracy and in robustness."""
+        """Compare both models in accuracy and in robustness."""
         trained = context.train_all(self.trainings(context.scale))
         standard, adversarial = (under_pgd(context, model).outcomes for model in trained.values())
         robust, clean = gap(standard, adversarial, "PGD"), gap(standard, adversarial, "clean")
@@ -408,7 +415,7 @@ class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STAN
                 *discrepancy_panels("Adversarial training", adversarial, ("clean", "PGD")),
                 (robust.figure(), "Test images, PGD."),
             ],
-            tests=discrepancy_tests(robust, clean),
+            tests=declared_tests(self.tests, _of_gaps({"robustness": robust, "accuracy": clean})),
         )
 
 
@@ -430,28 +437,9 @@ def discrepancy_panels(model: str, outcomes: Outcomes, attacks: Sequence[str]) -
     return panels
 
 
-def discrepancy_tests(robust: Gap, clean: Gap) -> list[Test]:
-    """Test benz20 C2: a larger discrepancy of the adversarial model, in robustness and in accuracy.
-
-    Args:
-        robust: standard clean accuracy against the adversarial model under PGD.
-        clean: the same comparison on clean images for both models.
-    """
-    return [
-        Test(
-            claim="benz20/C2",
-            covers=(what,),
-            estimand=f"{what} of the adversarial model: root of CV, and MCD, minus those of standard accuracy",
-            estimators=_more_than(compared, 1),
-        )
-        for what, compared in (("robustness", robust), ("accuracy", clean))
-    ]
-
-
-def _more_than(one: Gap, factor: float) -> list[IntervalEstimator]:
-    """Tests that CV and MCD of the robust model are more than ``factor`` times those of the standard model."""
-    standard, robust = one.counts
-    return [more_varied(robust, standard, factor), wider(robust, standard, factor)]
+def _of_gaps(gaps: Mapping[str, Gap]) -> Callable[..., IntervalEstimator]:
+    """Measures of several comparisons of two models, by their names."""
+    return lambda measure, name, *factor: _gap_estimator(gaps[name], measure, *factor)
 
 
 class RobustnessHistogram(OnDataSets, trainings=lambda scale: declare(scale, ("adversarial",))):
@@ -690,12 +678,18 @@ IMAGENET_REDUCED = replace(
 )
 
 
+@configurable
 class PretrainedModels(
     Experiment, trainings=lambda scale: {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
 ):
-    """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
+    """benz20 plan: public models of ImageNet, standard and adversarially trained, without training.
 
-    takes_models = True
+    Attributes:
+        tests: tests of claims.
+    """
+
+    takes_models: ClassVar[bool] = True
+    tests: tuple[DeclaredTest, ...] = ()
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
         "reduced": IMAGENET_REDUCED,
@@ -716,8 +710,26 @@ class PretrainedModels(
         return Findings(
             tables=(Table("In percent and points", heads, rows, note), Table("Models", ("model", "SHA-256"), hashes)),
             figures=_figures(outcomes),
-            tests=_tests(outcomes, smoke=context.scale.name == "smoke"),
+            tests=self.claims(list(outcomes.values()), smoke=context.scale.name == "smoke"),
         )
+
+    def claims(self, tables: Sequence[Outcomes], *, smoke: bool) -> list[Test]:
+        """Tests of the claims: on the first model, and on a standard and an adversarially trained one."""
+        counts = tables[0].counts("clean")
+        least, gaps, reasons = int(counts.count[counts.present].min()), dict[str, Gap](), dict[str, str]()
+        if least < LEAST_IMAGES and not smoke:
+            few = f"{least} test images in a class, of at least {LEAST_IMAGES}"
+            reasons = dict.fromkeys(("first model", "robustness", "accuracy"), few)
+        elif len(tables) == 2:
+            gaps = {
+                name: gap(tables[0], tables[1], attack)
+                for name, attack in (("robustness", "PGD"), ("accuracy", "clean"))
+            }
+
+        def measure(of: str, name: str, *factor: str) -> IntervalEstimator:
+            return widest(counts) if name == "first model" else _gap_estimator(gaps[name], of, *factor)
+
+        return declared_tests(self.tests, measure, known={"first model", *gaps}, excluded=reasons)
 
 
 def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, Outcomes]:
@@ -751,28 +763,6 @@ def _cells(table: Outcomes, attack: str) -> list[Cell]:
     shown = [label for label in weakest.tolist() if counts.present[label]]
     names = [f"{table.class_names[label]} {100 * counts.accuracy[label]:.0f}" for label in shown]
     return [*metric_cells(counts), Cell(", ".join(names))]
-
-
-def _tests(outcomes: Mapping[str, Outcomes], *, smoke: bool) -> list[Test]:
-    """Tests of C1 and C2."""
-    tables = list(outcomes.values())
-    counts = tables[0].counts("clean")
-    least = int(counts.count[counts.present].min())
-    if least < LEAST_IMAGES and not smoke:
-        reason = f"{least} test images in a class, of at least {LEAST_IMAGES}"
-        return [not_tested("benz20/C1", reason), not_tested("benz20/C2", reason)]
-    any_gap = Test(
-        claim="benz20/C1",
-        estimand="MCD of clean accuracy, the first model",
-        estimators=[widest(counts)],
-        note="the first model is taken to be a standard one; 'non-trivial' is interpreted as above zero by "
-        "simultaneous intervals for all classes",
-    )
-    if len(tables) != 2:
-        return [any_gap, not_tested("benz20/C2", "the claim compares a standard and an adversarially trained model")]
-    note = "the second model is taken to be adversarially trained"
-    robust, clean = (gap(tables[0], tables[1], attack) for attack in ("PGD", "clean"))
-    return [any_gap, *(replace(test, note=note) for test in discrepancy_tests(robust, clean))]
 
 
 def _figures(outcomes: Mapping[str, Outcomes]) -> list[tuple[Drawing, str]]:

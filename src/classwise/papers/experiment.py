@@ -403,6 +403,8 @@ class Experiment(ABC):
     """The available scales by name; `medium` is derived from `full` for a subclass with trainings."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
     """The attacks of the evaluation by scale; empty for PGD with the settings of the paper (`Context.pgd`)."""
+    weights: ClassVar[Mapping[str, int]] = {}
+    """Number of evaluated weights, or of evaluations, of the trainings for which it is not that of the saved epochs."""
     split: ClassVar[Literal["test", "validation"]] = "test"
     """The split of the evaluated images."""
     takes_models: ClassVar[bool] = False
@@ -451,18 +453,16 @@ class Experiment(ABC):
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """Declare the audits of a declared training, for the forecast of the cost; `run` requests at most these.
 
-        By default its weights are audited once, and those of each saved epoch, under the declared attacks.
+        By default its weights are audited once, and those of each saved epoch, or `weights` times, under the declared
+        attacks.
 
         Args:
             scale: scale adapted to the data set of the training.
             name: name of the training.
             training: the training.
         """
-        del name
-        epochs = training.overrides.get("checkpoint_epochs", ())
-        return [
-            Evaluation(attacks=scale.entry(self.attacks) if self.attacks else pgd_of(scale), weights=1 + len(epochs))
-        ]
+        weights = self.weights.get(name, 1 + len(training.overrides.get("checkpoint_epochs", ())))
+        return [Evaluation(attacks=scale.entry(self.attacks) if self.attacks else pgd_of(scale), weights=weights)]
 
     @abstractmethod
     def run(self, context: Context) -> Findings:

@@ -64,8 +64,7 @@ def test_networks_are_recipes(scale: Scale) -> None:
     """Each network is trained once with and once without attacks; at smoke scale one network replaces all."""
     experiment = catalogue.experiment("benz20/P2.1")
     assert isinstance(experiment, weak_classes.Networks)
-    found = [recipe_at(scale, training) for training in experiment.grid(scale).values()]
-    plain = [recipe_at(scale, training) for training in experiment.standard(scale).values()]
+    found, plain = ([recipe_at(scale, training) for training in grid.values()] for grid in experiment.grids(scale))
     names = {recipe.model.name for recipe in found}
     expected = 2 if scale.name == "smoke" else 1 + len(experiment.networks)
     assert len(found) == len({recipe.digest() for recipe in found}) == expected
@@ -119,7 +118,7 @@ def test_optimisation_contains_the_unmodified_model_once() -> None:
     experiment = catalogue.experiment("benz20/P2.2")
     assert isinstance(experiment, weak_classes.Optimisation)
     for scale in MANY_TRAININGS.values():
-        grid = experiment.grid(scale)
+        grid, _ = experiment.grids(scale)
         settings = [
             (training.recipe, tuple(sorted(map(str, training.overrides.items())))) for training in grid.values()
         ]

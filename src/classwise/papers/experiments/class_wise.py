@@ -25,7 +25,7 @@ from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
 from classwise.papers.declared import DeclaredTest, Measures, declared_tests
-from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
+from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, pgd_name, under_pgd
 from classwise.papers.interval_estimators import (
@@ -495,10 +495,7 @@ def at_radius(context: Context, trained: Run, share: float) -> Audit:
 class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STANDARD, "adversarial": AT}):
     """benz20 Figure 1: a standard model, clean and under PGD of several radii; raw and minus the mean."""
 
-    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
-        """The standard model at each radius."""
-        del training
-        return [Evaluation(attacks=pgd_of(scale), weights=len(RADII) if name == "standard" else 1)]
+    weights: ClassVar[Mapping[str, int]] = {"standard": len(RADII)}
 
     def run(self, context: Context) -> Findings:
         """Audit the model at each radius; test claims C1, and C3 at one radius."""
@@ -1108,10 +1105,7 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
     section 6.1, with the pair found in training. Weak classes: they have larger losses.
     """
 
-    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
-        """The model before and after rescaling."""
-        del name, training
-        return [Evaluation(attacks=pgd_of(scale), weights=2)]
+    weights: ClassVar[Mapping[str, int]] = dict.fromkeys(METHODS, 2)
 
     def run(self, context: Context) -> Findings:
         """Audit each method and the one that it changes; test claim C22, guideline by guideline."""

@@ -76,17 +76,19 @@ NOT_TESTED = not_tested(
 )
 
 
-def _scale(name: Name, about: str) -> Scale:
-    return Scale(name=name, about=about, data="toy model", threat="Linf:0.8", test=100)
+ABOUT: Mapping[Name, str] = {
+    "smoke": "every ninth model of the grid, 100 points per class",
+    "reduced": "the grid of 360 models, 100 points per class",
+    "full": "the grid of 360 models, 100 points per class",
+}
 
 
 class Toy(Experiment):
     """cfa23 Figure 1, and a check of the theorems on a grid of models."""
 
     scales: ClassVar[Mapping[Name, Scale]] = {
-        "smoke": _scale("smoke", "every ninth model of the grid, 100 points per class"),
-        "reduced": _scale("reduced", "the grid of 360 models, 100 points per class"),
-        "full": _scale("full", "the grid of 360 models, 100 points per class"),
+        name: Scale(name=name, about=about, data="toy model", threat="Linf:0.8", test=100)
+        for name, about in ABOUT.items()
     }
 
     def run(self, context: Context) -> Findings:

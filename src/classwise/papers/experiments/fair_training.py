@@ -973,15 +973,12 @@ def counts_at(epoch: int, robust: pd.DataFrame, images: pd.Series[int]) -> Class
 class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
     """cfa23 section 3.3: selection of the epoch by overall robustness, or by its sum with the worst class."""
 
+    weights: ClassVar[Mapping[str, int]] = {"AT": len(RULES)}
+
     def trainings(self, scale: Scale) -> Trainings:
         """AT, whose second half is saved epoch by epoch."""
         training = Training(recipe="at")
         return {"AT": with_checkpoints(training, epochs_within(scale, training, (0.5, 1.0)))}
-
-    def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
-        """The epochs of both rules."""
-        del name, training
-        return [Evaluation(attacks=scale.entry(self.attacks), weights=len(RULES))]
 
     def run(self, context: Context) -> Findings:
         """Select an epoch by each rule on the validation split, and evaluate both on the test images; test C10."""

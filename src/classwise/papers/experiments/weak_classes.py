@@ -114,13 +114,8 @@ class WeakClasses(Experiment, scales=PLANS):
     claim: str = "benz20/C4"
 
     @abstractmethod
-    def grid(self, scale: Scale) -> Trainings:
-        """Settings of adversarial training at a scale."""
-
-    def standard(self, scale: Scale) -> Trainings:
-        """Settings of standard training at a scale, whose classes are ranked by clean accuracy; none by default."""
-        del scale
-        return {}
+    def grids(self, scale: Scale) -> tuple[Trainings, Trainings]:
+        """Settings of adversarial and of standard training at a scale; the latter ranks classes by clean accuracy."""
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Parts of the claim that the grid of a scale covers."""
@@ -129,14 +124,13 @@ class WeakClasses(Experiment, scales=PLANS):
 
     def trainings(self, scale: Scale) -> Trainings:
         """A training for each setting of the two grids."""
-        clean = {f"{name}, standard training": training for name, training in self.standard(scale).items()}
-        return {**self.grid(scale), **clean}
+        adversarial, standard = self.grids(scale)
+        return {**adversarial, **{f"{name}, standard training": training for name, training in standard.items()}}
 
     def run(self, context: Context) -> Findings:
         """Attack each model by PGD; test the part of the claim that the grid covers."""
-        ranked = {"adversarial, PGD": _ranked(context, self.grid(context.scale), "PGD")}
-        if standard := self.standard(context.scale):
-            ranked["standard, clean"] = _ranked(context, standard, "clean")
+        grids = zip(("adversarial, PGD", "standard, clean"), self.grids(context.scale), strict=True)
+        ranked = {name: _ranked(context, grid, name.partition(", ")[2]) for name, grid in grids if grid}
         columns = [agreement for agreement, _ in ranked.values()]
         test = Test(
             claim=self.claim,
@@ -201,8 +195,8 @@ class Optimisation(WeakClasses):
     varied: tuple[Literal["optimisers", "weight decays", "learning rates"], ...]
     with_standard: bool = False
 
-    def grid(self, scale: Scale) -> Trainings:
-        """Settings of the grids, with the unmodified model once."""
+    def grids(self, scale: Scale) -> tuple[Trainings, Trainings]:
+        """Settings of the grids, with the unmodified model once; of standard training not at smoke scale."""
         settings = {
             name: training
             for key, grid in GRIDS.items()
@@ -210,18 +204,15 @@ class Optimisation(WeakClasses):
             for name, training in grid(scale).items()
         }
         unmodified, *others = settings.items()
-        return dict([unmodified, *(other for other in others if other[1] != unmodified[1])])
-
-    def standard(self, scale: Scale) -> Trainings:
-        """The same settings of standard training; none at smoke scale."""
+        adversarial = dict([unmodified, *(other for other in others if other[1] != unmodified[1])])
         if not self.with_standard or scale.name == "smoke":
-            return {}
+            return adversarial, {}
         of_recipe = {"at-adam": ADAM}
-        return {
+        return adversarial, {
             name: replace(
                 STANDARD, overrides={**STANDARD.overrides, **training.overrides, **of_recipe.get(training.recipe, {})}
             )
-            for name, training in self.grid(scale).items()
+            for name, training in adversarial.items()
         }
 
 
@@ -239,13 +230,9 @@ class Networks(WeakClasses, scales=SCALES):
         """Names of the networks, or of their substitute at smoke scale."""
         return (SMOKE_NETWORK,) if scale.name == "smoke" else self.varied
 
-    def grid(self, scale: Scale) -> Trainings:
-        """Adversarial training of each network."""
-        return self._each(scale, AT)
-
-    def standard(self, scale: Scale) -> Trainings:
-        """Standard training of each network; none at smoke scale."""
-        return {} if scale.name == "smoke" else self._each(scale, STANDARD)
+    def grids(self, scale: Scale) -> tuple[Trainings, Trainings]:
+        """Training of each network; standard training not at smoke scale."""
+        return self._each(scale, AT), {} if scale.name == "smoke" else self._each(scale, STANDARD)
 
     def _each(self, scale: Scale, plain: Training) -> Trainings:
         """Training of each network; that of the reference is unmodified, so that its run is shared."""

@@ -30,14 +30,19 @@ from classwise.training.recipe import Recipe
 SELECTED = ("AT-12-selected", "AT+FAWA-12-selected", "AT-12-last", "AT+FAWA-12-last")
 
 
+def environment(patch: pytest.MonkeyPatch, **values: object) -> None:
+    """Set the variables that select what a study runs; without ``SEEDS``, all seeds."""
+    patch.delenv("SEEDS", raising=False)
+    for name, value in values.items():
+        patch.setenv(name, str(value))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trial of one run of the study of the length of training, with two seeds."""
     root = tmp_path_factory.mktemp("training-length")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KEEP", str(root))
-        patch.setenv("SEEDS", "0,1")
-        patch.setenv("METHODS", ",".join(SELECTED))
+        environment(patch, KEEP=root, SEEDS="0,1", METHODS=",".join(SELECTED))
         text = training_length.STUDY.run(quick=True)
     (root / "page.md").write_text(text, encoding="utf-8")
     return root
@@ -53,17 +58,14 @@ def test_one_run_has_the_online_model_and_the_average(runs: Path) -> None:
 
 def test_a_finished_study_is_not_repeated(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {path: path.stat().st_mtime_ns for path in runs.glob("seed-*/**/*") if path.is_file()}
-    monkeypatch.setenv("KEEP", str(runs))
-    monkeypatch.setenv("SEEDS", "0,1")
-    monkeypatch.setenv("METHODS", ",".join(SELECTED))
+    environment(monkeypatch, KEEP=runs, SEEDS="0,1", METHODS=",".join(SELECTED))
     assert training_length.STUDY.run(quick=True) == (runs / "page.md").read_text(encoding="utf-8")
     assert {path: path.stat().st_mtime_ns for path in runs.glob("seed-*/**/*") if path.is_file()} == files
 
 
 def test_the_counts_are_those_of_the_audits(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEEP", str(runs))
+    environment(monkeypatch, KEEP=runs)
     monkeypatch.setattr(studies, "RESULTS", tmp_path)
-    monkeypatch.delenv("SEEDS", raising=False)
     training_length.STUDY.report(quick=False)
     table = pd.read_csv(tmp_path / "training-length.csv")
     assert len(table) == len(SELECTED) * 2 * 10
@@ -121,10 +123,16 @@ def test_rows_of_one_table_are_of_the_seeds_that_all_methods_have() -> None:
     assert studies.of_common_seeds(disjoint) is disjoint
 
 
-def test_a_sign_is_known_if_the_interval_excludes_zero() -> None:
-    assert verdict(Estimate(0.2, 0.1, 0.3)) == studies.UP
-    assert verdict(Estimate(-0.2, -0.3, -0.1)) == studies.DOWN
-    assert verdict(Estimate(0.2, -0.1, 0.5)) == studies.INCONCLUSIVE
+@pytest.mark.parametrize(
+    ("estimate", "sign"),
+    [
+        (Estimate(0.2, 0.1, 0.3), studies.UP),
+        (Estimate(-0.2, -0.3, -0.1), studies.DOWN),
+        (Estimate(0.2, -0.1, 0.5), studies.INCONCLUSIVE),
+    ],
+)
+def test_a_sign_is_known_if_the_interval_excludes_zero(estimate: Estimate, sign: str) -> None:
+    assert verdict(estimate) == sign
 
 
 def test_measures_of_confusions_are_paired_by_seed() -> None:
@@ -140,12 +148,18 @@ def test_measures_of_confusions_are_paired_by_seed() -> None:
     assert "dog to cat +20.0; cat 100.0<br>" in text
 
 
-def test_a_change_of_sign_needs_two_known_signs() -> None:
-    assert sign_change([studies.UP, studies.INCONCLUSIVE, studies.DOWN], 3) == "supported"
-    assert sign_change([studies.UP, studies.DOWN], 3) == "supported"
-    assert sign_change([studies.UP, studies.INCONCLUSIVE], 2) == studies.INCONCLUSIVE
-    assert sign_change([studies.UP, studies.UP], 2) == f"no: {studies.UP} at every length"
-    assert sign_change([studies.UP, studies.UP], 3) == "not run"
+@pytest.mark.parametrize(
+    ("signs", "lengths", "shown"),
+    [
+        ([studies.UP, studies.INCONCLUSIVE, studies.DOWN], 3, "supported"),
+        ([studies.UP, studies.DOWN], 3, "supported"),
+        ([studies.UP, studies.INCONCLUSIVE], 2, studies.INCONCLUSIVE),
+        ([studies.UP, studies.UP], 2, f"no: {studies.UP} at every length"),
+        ([studies.UP, studies.UP], 3, "not run"),
+    ],
+)
+def test_a_change_of_sign_needs_two_known_signs(signs: list[str], lengths: int, shown: str) -> None:
+    assert sign_change(signs, lengths) == shown
 
 
 def recipes() -> dict[str, Recipe]:
@@ -197,9 +211,7 @@ def fine_tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trial of fine-tuning on digits; the folder has the runs and their records."""
     root = tmp_path_factory.mktemp("real-size")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KEEP", str(root / "runs"))
-        patch.setenv("METHODS", "N-FGSM,AT,FAAL-0.3,FAAL-0.3+adjusted")
-        patch.delenv("SEEDS", raising=False)
+        environment(patch, KEEP=root / "runs", METHODS="N-FGSM,AT,FAAL-0.3,FAAL-0.3+adjusted")
         patch.setattr(studies, "RESULTS", root / "results")
         text = real_size.STUDY.run(quick=True)
         assert not (root / "results").exists()
@@ -276,9 +288,7 @@ def test_effects_are_shown_under_each_attack_of_a_cascade(tmp_path: Path, monkey
 
     monkeypatch.setattr(methods, "adjust_logits", recording)
     monkeypatch.setattr(studies, "RESULTS", tmp_path)
-    monkeypatch.setenv("KEEP", str(tmp_path / "runs"))
-    monkeypatch.setenv("SEEDS", "0")
-    monkeypatch.setenv("METHODS", "AT,AT+adjusted-ce,AT+adjusted-apgd-t")
+    environment(monkeypatch, KEEP=tmp_path / "runs", SEEDS="0", METHODS="AT,AT+adjusted-ce,AT+adjusted-apgd-t")
     study = attack_signs.STUDY
     page = tmp_path / "attack-signs.md"
     page.write_text(f"# Title\n\n{study.mark}\n\nFormer tables.", encoding="utf-8")
@@ -324,29 +334,21 @@ def test_suites_are_run_where_they_are_named(
 ) -> None:
     audits = fine_tuned / "runs" / "seed-0" / "AT" / "audits"
     assert [folder.name for folder in audits.iterdir()] == ["pgd"]
-    monkeypatch.setenv("KEEP", str(fine_tuned / "runs"))
-    monkeypatch.setenv("METHODS", "AT,FAAL-0.3")
-    monkeypatch.setenv("SUITES", "apgd")
-    monkeypatch.delenv("SEEDS", raising=False)
+    environment(monkeypatch, KEEP=fine_tuned / "runs", METHODS="AT,FAAL-0.3", SUITES="apgd")
     page = real_size.STUDY.run(quick=True)
     assert "accuracy under APGD-CE and APGD-T, 50 test images" in page
     table = page.partition("### Each method minus its control under APGD-CE and APGD-T, points")[2]
     assert "| FAAL-0.3 minus AT | 0 |" in table.partition("###")[0]
     assert sorted(folder.name for folder in audits.iterdir()) == ["apgd", "pgd"]
-    monkeypatch.setenv("SUITES", "apgd,fgsm")
-    with pytest.raises(SystemExit) as ended:
-        main(["real-size", "--quick"])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1].endswith("error: real-size: unknown suite 'fgsm'; known: apgd, pgd")
-    monkeypatch.setenv("SEEDS", "0,one")
-    with pytest.raises(SystemExit) as ended:
-        main(["real-size", "--quick"])
-    assert ended.value.code == 2
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith("error: real-size: SEEDS=0,one: must be whole numbers, such as 0,1,2")
-    )
+    for name, value, error in (
+        ("SUITES", "apgd,fgsm", "real-size: unknown suite 'fgsm'; known: apgd, pgd"),
+        ("SEEDS", "0,one", "real-size: SEEDS=0,one: must be whole numbers, such as 0,1,2"),
+    ):
+        monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit) as ended:
+            main(["real-size", "--quick"])
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.splitlines()[-1].endswith(f"error: {error}")
 
 
 def test_lower_qualities_of_jpeg_differ_more() -> None:

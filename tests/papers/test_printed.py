@@ -46,22 +46,20 @@ def test_recomputed_by_hand() -> None:
     assert not again.agrees
 
 
+def table_of(item: str) -> Table:
+    table = printed_table(item)
+    assert table is not None
+    return table
+
+
 def test_tables_of_every_form() -> None:
-    big = printed_table("kdd21/T1")
-    assert big is not None
+    big, main = table_of("kdd21/T1"), table_of("cfa23/T1")
     assert [row.name for row in big.rows if row.weak] == ["MART, transfer"]
     assert "1 of 20 rows" in big.note
-    main = printed_table("cfa23/T1")
-    assert main is not None
-    assert main.rows[0].name == "AT"
-    assert main.rows[0].cells[0].text == "82.3 / 63.9"
+    assert (main.rows[0].name, main.rows[0].cells[0].text) == ("AT", "82.3 / 63.9")
     assert main.heads[1:3] == ("clean best, average / worst", "clean best std, average / worst")
-    temperatures = printed_table("iclr21/T6")
-    assert temperatures is not None
-    assert temperatures.heads == ("row", "tot, 1/T = 1, 5, 10, 50, 75, 100, 125, 150, 200, 300")
-    counts = printed_table("kdd21/T4")
-    assert counts is not None
-    assert "predicted as class, class 0 to 9" in counts.heads
+    assert table_of("iclr21/T6").heads == ("row", "tot, 1/T = 1, 5, 10, 50, 75, 100, 125, 150, 200, 300")
+    assert "predicted as class, class 0 to 9" in table_of("kdd21/T4").heads
     assert printed_table("cfa23/F1") is None
 
 

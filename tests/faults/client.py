@@ -17,8 +17,8 @@ import torch
 
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import BLOCK_ROWS
+from tests.launching import ENVIRONMENT, ROOT
 
-ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "data.subset": 120,
     "data.validation": 0.25,
@@ -83,9 +83,8 @@ class Runner:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.cases = 0
-        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-        environment["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as the command line sets it before it imports torch
+        # The level is set as the command line does before it imports torch.
+        environment = os.environ | ENVIRONMENT | {"TORCH_CPP_LOG_LEVEL": "ERROR"}
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         logs.chmod(0o777)
         words = [sys.executable, "-m", "tests.faults.runner"]

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from .autoattack import STAGES
+from tests.launching import ENVIRONMENT, ROOT
 
-ROOT = Path(__file__).parents[2]
+from .autoattack import STAGES
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_each_stage_resumes_to_the_same_outcomes(tmp_path: Path) -> None:
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     ended = subprocess.run(
         [sys.executable, "-m", "tests.faults.autoattack", str(tmp_path)],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
+        env=os.environ | ENVIRONMENT,
         capture_output=True,
         text=True,
         timeout=120,

@@ -16,6 +16,7 @@ import pytest
 import classwise as cw
 from classwise.attacks import suites
 from classwise.auditing.guards.report import AuditWarning, GuardReport
+from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
@@ -49,7 +50,7 @@ def audit_of(model: str, worst: float, *, known: bool = True, attack: str = "pgd
 
 
 def with_meta(audit: Audit, **changes: Any) -> Audit:
-    meta = dataclasses.replace(audit.outcomes.meta, **changes)
+    meta = Meta.of(**vars(audit.outcomes.meta) | changes)
     return dataclasses.replace(audit, outcomes=Outcomes(audit.outcomes.frame, meta))
 
 

@@ -38,7 +38,7 @@ def make(make_audit: MakeAudit) -> MakeAudit:
         specs = {"clean": None, **parse_attacks("autoattack").specs()}
         frame = made.outcomes.frame.assign(attack=made.outcomes.frame["attack"].replace({"cw": "fgsm"}))
         about: dict[str, Any] = {"attacks": specs, "data": "cifar10", "early_stop": True, "cascade": True} | meta
-        outcomes = type(made.outcomes)(frame, type(made.outcomes.meta)(**vars(made.outcomes.meta) | about))
+        outcomes = type(made.outcomes)(frame, type(made.outcomes.meta).of(**vars(made.outcomes.meta) | about))
         return Audit(outcomes, made.warnings)
 
     return make_one

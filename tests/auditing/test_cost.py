@@ -270,12 +270,14 @@ def test_batches_on_a_gpu_are_larger(count: int | None, batch: int) -> None:
 def test_the_batch_size_on_a_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     with PretendCuda():
         small, large = (
-            prepare(network(), random_images(side, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", device="cuda")
+            prepare(
+                network(), random_images(side, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", {"device": "cuda"}
+            )
             for side in (8, 80)
         )
         memory(monkeypatch, 60)
         limited = prepare(
-            network(), random_images(80, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", device="cuda"
+            network(), random_images(80, 200), parse_attacks(["fgsm"], "Linf"), "Linf:0.01", {"device": "cuda"}
         )
         few = fitting_batch(network().to("cuda"), torch.rand(1, 1, 8, 8).to("cuda"), 64, images=200)
     for ready in (small, large):

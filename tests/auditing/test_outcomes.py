@@ -384,7 +384,11 @@ DIFFERENT: dict[str, Callable[[], tuple[Outcomes, Outcomes, str]]] = {
     "cascade": lambda: (joinable(), other(cascade=True), "cascade"),
     "cascade first": lambda: (joinable(cascade=True), other(), "cascade"),
     "two cascades": lambda: (joinable(cascade=True), other(cascade=True), "cascade"),
-    "early stop": lambda: (joinable(early_stop=True), other(early_stop=False), "differ in early stop: True and False"),
+    "early stop": lambda: (
+        joinable(early_stop=True),
+        other(early_stop=False),
+        "differ in early stop: an attack stops at its first success and an attack runs all its steps",
+    ),
     "model": lambda: (joinable(model="a"), other(model="b"), "differ in model: 'a' and 'b'"),
     "model hash": lambda: (joinable(model_hash=HASH), other(model_hash="cd" * 32), "differ in model hash"),
     "data": lambda: (joinable(data="a"), other(data="b"), "differ in data: 'a' and 'b'"),

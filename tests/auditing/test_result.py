@@ -209,7 +209,7 @@ def families(correct: np.ndarray[tuple[int, int], np.dtype[np.bool_]], **meta: o
     names = ["a", "b", "c"]
     made = Outcomes.from_predictions(SIX, predictions.pop("clean"), predictions, names)
     sizes = {"class": tuple(np.bincount(SIX).tolist())}
-    about = dataclasses.replace(made.meta, families={"t": ATTACKS[1:]}, sizes=sizes, **meta)  # type: ignore[arg-type]
+    about = dataclasses.replace(made.meta.stating(**meta), families={"t": ATTACKS[1:]}, sizes=sizes)
     return Outcomes(made.frame, about)
 
 

@@ -124,7 +124,7 @@ def declared(option: Option, shown: str = "") -> Any:
 
 
 def written(key: str, value: Any) -> Any:
-    """A value of a command's parameter as it is given on the command line."""
+    """A value of a command's parameter in the form of the command line."""
     flag = next((option.flag for option in FLAGS.values() if option.key == key), None)
     return value if flag is None or flag.per == 1 else f"{value * flag.per:g}"
 

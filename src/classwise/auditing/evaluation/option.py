@@ -47,7 +47,7 @@ class Flag:
         least: the smallest value on the command line; None: any.
         most: the largest value on the command line; None: any.
         default: its default on the command line, if that is another one.
-        absent: the value on the command line that stands for None, such as ``auto``.
+        absent: the value on the command line for None, such as ``auto``.
     """
 
     kind: Any
@@ -106,8 +106,8 @@ class Option:
 
     def shown(self, value: object) -> str:
         """A value in words."""
-        known: Mapping[Any, str] = {True: "yes", False: "no"} if isinstance(value, bool) else {None: "none"}
-        return str(self.texts.get(value) or known.get(value) or value)
+        known: dict[Any, str] = {None: "none", True: "yes", False: "no", **self.texts}
+        return known[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def options_of(record: type) -> dict[str, Option]:

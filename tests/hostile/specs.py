@@ -40,7 +40,7 @@ OBJECTS = (
     "builtins:int", "builtins:dict", "builtins:type", "subprocess:run", "subprocess:Popen", "sys:exit", "pathlib:Path",
     "torch:nn", "torch:load", "torch.nn:Module", "torch.nn:Linear", "os:sep", "os:environ", ":", "os:", ":system",
     "os:system:x", "no.such:thing", "..a:b", "os..path:join", "a b:c", "\0:x", "é:x", "classwise:__doc__",
-    "classwise.attacks.gradient.ascent:PGD", "classwise.data.sets.digits:Digits", "classwise.models.zoo.lenet:LeNet",
+    "classwise.attacks.gradient.ascent:PGD", "classwise.data.sets.digits:Digits", "classwise.models.zoo.small_cnn:LeNet",
     "collections:abc", "x" * 5000 + ":y", "os:" + "y" * 5000, "classwise.core.settings.config:settings", "abc:ABC",
     "classwise.attacks.base:Attack", "classwise.training.objectives.base:Objective",
 )  # fmt: skip

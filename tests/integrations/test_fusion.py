@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from torch.nn import functional as F  # noqa: N812
 
-from classwise.models.folding import foldable
+from classwise.models.fused_copy import foldable
 from classwise.models.fusion import Fusion
 from tests.models.samples import trained
 from tests.models.variants import EXACT, both, digits, error

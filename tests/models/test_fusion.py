@@ -15,8 +15,7 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import FAST, Forward, Precision
 from classwise.models import MODELS, build_model
-from classwise.models.folding import foldable
-from classwise.models.fused_copy import FusedCopy
+from classwise.models.fused_copy import FusedCopy, foldable
 from classwise.models.fusion import TOLERANCE, Fusion, Snapshot
 from classwise.models.logits import LogitsModel
 from classwise.threat.ball import Threat

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import ClasswiseError
 from classwise.models import MODELS, build_model, load_model
 from classwise.models.base import Classifier
-from classwise.models.zoo.preactresnet import PreActResNet
 from classwise.models.zoo.small_cnn import SmallCNN
-from classwise.models.zoo.wideresnet import WideResNet
 
 NARROW = {"densenet121": 1 / 16, "densenet169": 1 / 16, "wrn-28-10": 1 / 20, "wrn-34-10": 1 / 20, "wideresnet": 1 / 20}
 """At least eight channels; see `classwise.core.compute.precision` for fewer."""
@@ -32,47 +30,37 @@ def narrow(name: str, num_classes: int = 4, in_channels: int = 2) -> Classifier:
 
 
 @pytest.mark.parametrize(
-    ("name", "in_channels", "count"),
+    ("name", "in_channels", "count", "options"),
     [
-        ("lenet", 1, 61_706),  # LeCun et al. 1998 with full connections between the maps
-        ("lenet", 3, 62_006),  # kuangliu/pytorch-cifar
-        ("small-cnn", 1, 312_202),  # TRADES, MNIST
-        ("resnet18", 3, 11_173_962),  # kuangliu/pytorch-cifar
-        ("resnet34", 3, 21_282_122),  # kuangliu/pytorch-cifar
-        ("resnet50", 3, 23_520_842),  # kuangliu/pytorch-cifar
-        ("vgg16", 3, 14_728_266),  # kuangliu/pytorch-cifar
-        ("vgg19", 3, 20_040_522),  # kuangliu/pytorch-cifar
-        ("densenet121", 3, 6_956_298),  # kuangliu/pytorch-cifar
+        ("lenet", 1, 61_706, {}),  # LeCun et al. 1998 with full connections between the maps
+        ("lenet", 3, 62_006, {}),  # kuangliu/pytorch-cifar
+        ("small-cnn", 1, 312_202, {}),  # TRADES, MNIST
+        ("resnet18", 3, 11_173_962, {}),  # kuangliu/pytorch-cifar
+        ("resnet34", 3, 21_282_122, {}),  # kuangliu/pytorch-cifar
+        ("resnet50", 3, 23_520_842, {}),  # kuangliu/pytorch-cifar
+        ("vgg16", 3, 14_728_266, {}),  # kuangliu/pytorch-cifar
+        ("vgg19", 3, 20_040_522, {}),  # kuangliu/pytorch-cifar
+        ("densenet121", 3, 6_956_298, {}),  # kuangliu/pytorch-cifar
         # torchvision's 14,149,480 with 1,000 classes, a stem of 3x3 for that of 7x7 with a norm, and 10 classes
-        ("densenet169", 3, 14_149_480 - 1665 * 1000 + 1665 * 10 - (49 - 9) * 3 * 64 - 2 * 64),
-        ("googlenet", 3, 6_166_250),  # kuangliu/pytorch-cifar
+        ("densenet169", 3, 14_149_480 - 1665 * 1000 + 1665 * 10 - (49 - 9) * 3 * 64 - 2 * 64, {}),
+        ("googlenet", 3, 6_166_250, {}),  # kuangliu/pytorch-cifar
         # torchvision's 27,161,264 less its side classifier's 3,326,696, with 10 classes for 1,000
-        ("inception-v3", 3, 27_161_264 - 3_326_696 - 2049 * 990),
-        ("preactresnet18", 3, 11_172_170),  # CFA, robust_overfitting, fast_adversarial
-        ("wrn-28-10", 3, 36_479_194),  # Zagoruyko and Komodakis: 36.5 M
-        ("wrn-34-10", 3, 46_160_474),  # TRADES, less the block that is never run: 46.2 M
+        ("inception-v3", 3, 27_161_264 - 3_326_696 - 2049 * 990, {}),
+        ("preactresnet18", 3, 11_172_170, {}),  # CFA, robust_overfitting, fast_adversarial
+        ("wrn-28-10", 3, 36_479_194, {}),  # Zagoruyko and Komodakis: 36.5 M
+        ("wrn-34-10", 3, 46_160_474, {}),  # TRADES, less the block that is never run: 46.2 M
+        ("preactresnet18", 3, 11_171_146, {"final_norm": False}),  # kuangliu/pytorch-cifar
+        ("preactresnet18", 3, 701_018, {"width": 0.25}),  # about a sixteenth
+        ("wideresnet", 3, 8_949_210, {"depth": 40, "widen": 4}),  # Zagoruyko and Komodakis: 8.9 M
+        ("wideresnet", 3, 10_961_370, {"depth": 16, "widen": 8}),  # 11.0 M
+        ("wideresnet", 3, 369_498, {"depth": 28, "widen": 1}),  # 0.37 M
     ],
 )
-def test_parameters_are_those_of_the_literature(name: str, in_channels: int, count: int) -> None:
+def test_parameters_are_those_of_the_literature(
+    name: str, in_channels: int, count: int, options: dict[str, Any]
+) -> None:
     with torch.device("meta"):
-        assert parameters(build_model(name, num_classes=10, in_channels=in_channels)) == count
-
-
-def test_preactresnet_without_its_last_norm_is_kuangliu_s() -> None:
-    with torch.device("meta"):
-        assert parameters(PreActResNet(final_norm=False)) == 11_171_146
-
-
-def test_a_quarter_of_the_width_has_about_a_sixteenth_of_the_parameters() -> None:
-    with torch.device("meta"):
-        assert parameters(build_model("preactresnet18", num_classes=10, in_channels=3, width=0.25)) == 701_018
-
-
-@pytest.mark.parametrize(("depth", "widen", "count"), [(40, 4, 8_949_210), (16, 8, 10_961_370), (28, 1, 369_498)])
-def test_wide_resnets_of_any_depth_and_width(depth: int, widen: int, count: int) -> None:
-    """The paper's table of sizes: 8.9 M, 11.0 M and, in the table of small ones, 0.37 M."""
-    with torch.device("meta"):
-        assert parameters(WideResNet(depth=depth, widen=widen)) == count
+        assert parameters(build_model(name, num_classes=10, in_channels=in_channels, **options)) == count
 
 
 @pytest.mark.slow
@@ -178,14 +166,3 @@ def test_dropout_is_off_unless_asked_for() -> None:
     assert torch.equal(model(x), model(x))
     model = SmallCNN(width=0.25, dropout=0.5)
     assert not torch.equal(model(x), model(x))
-
-
-@pytest.mark.parametrize(("width", "message"), [(0.0, "width = 0.0"), (-1.0, "width = -1.0")])
-def test_a_width_must_be_positive(width: float, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        build_model("resnet18", num_classes=10, in_channels=3, width=width)
-
-
-def test_a_depth_that_no_wide_resnet_has() -> None:
-    with pytest.raises(ClasswiseError, match=r"depth = 30 .* 6n \+ 4"):
-        build_model("wideresnet", num_classes=10, in_channels=3, depth=30)

@@ -17,9 +17,8 @@ from classwise.core.compute.precision import Forward, Precision
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import first_line
 from classwise.models.affine import AffineNorms
-from classwise.models.folding import foldable
 from classwise.models.functions import FunctionModel
-from classwise.models.fused_copy import FusedCopy, fine_logits
+from classwise.models.fused_copy import FusedCopy, fine_logits, foldable
 from classwise.models.logits import LogitsModel, raised
 from classwise.models.modes import wrong_gradients_refused
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier, Wrapper
-from classwise.models.functions import as_module
-from classwise.models.maite import MaiteModel, is_model
+from classwise.models.functions import MaiteModel, as_module, is_model
 
 logger = logging.getLogger(__name__)
 

@@ -130,16 +130,6 @@ def averaged_buffers(shard: BatchShard, model: nn.Module) -> Iterator[None]:
     shard.average_buffers(buffers, before)
 
 
-def convert_sync_batchnorm(model: nn.Module, processes: ProcessGroup, device: torch.device) -> nn.Module:
-    """Return the model with batch normalisation synchronised over all processes; unchanged for one process."""
-    if processes.world_size == 1:
-        return model
-    converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(  # type: ignore[no-untyped-call]
-        model, processes.group(device)
-    )
-    return converted
-
-
 def check_same_arguments(processes: ProcessGroup, arguments: Mapping[str, object]) -> None:
     """Check that all processes have the same arguments.
 

@@ -27,7 +27,6 @@ from classwise.models.weights import check_storable
 from classwise.threat.ball import Threat, large_radius_text
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
-from classwise.training.data_parallel import convert_sync_batchnorm
 from classwise.training.folder import Run
 from classwise.training.objectives.adversarial import Standard
 from classwise.training.recipe import Parts, Recipe
@@ -211,8 +210,8 @@ def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGr
     weights = recipe.model.weights
     if weights is not None and not run.state_file.is_file():
         model = load_model(model, weights=weights)
-    if recipe.model.sync_batch_norm:
-        model = convert_sync_batchnorm(model, processes, device)
+    if recipe.model.sync_batch_norm and processes.world_size > 1:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model, processes.group(device))  # type: ignore[no-untyped-call]
     check_storable(model.state_dict())
     recipe.precision.prepare(model)
     return model.to(device)

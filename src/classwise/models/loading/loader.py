@@ -25,6 +25,7 @@ from classwise.data.images import Images
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import Classifier, bare, device_of
+from classwise.models.functions import MaiteModel, is_model
 from classwise.models.loading.builder import build, options_for_size
 from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
@@ -39,7 +40,6 @@ from classwise.models.logits import (
     as_logits,
     logits_model_of,
 )
-from classwise.models.maite import MaiteModel, is_model
 from classwise.models.modes import evaluating
 from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
@@ -133,8 +133,11 @@ def load_model(
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
         unwrapped = None if unwrap is None else _Unwrapped.of(model, unwrap, data)
-        network = as_logits(model if unwrapped is None else unwrapped.module)
-        loaded, note = _with_weights(network, weights, mean, std, state_dict_key)
+        loaded, note = as_logits(model if unwrapped is None else unwrapped.module), "unmodified"
+        if mean is not None and std is not None:
+            loaded = Normalized(loaded, mean, std)
+        if weights is not None:
+            loaded, note = _with_checkpoint(loaded, read_state(_weights_file(weights), state_dict_key=state_dict_key))
         loaded = _finished(loaded, note, data, device, outputs)
         if unwrapped is not None:
             unwrapped.check(loaded)
@@ -227,21 +230,6 @@ def _with_published(model: nn.Module, published: SourceModel, note: str) -> tupl
         notes.append(f"images are {', '.join(map(str, published.steps))}")
         logger.info("%s: %s", published.note, notes[-1])
     return model, "; ".join(notes)
-
-
-def _with_weights(
-    model: nn.Module,
-    weights: str | os.PathLike[str] | None,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    state_dict_key: str | None,
-) -> tuple[nn.Module, str]:
-    """A user's module with weights and normalisation, and the note on them."""
-    if mean is not None and std is not None:
-        model = Normalized(model, mean, std)
-    if weights is None:
-        return model, "unmodified"
-    return _with_checkpoint(model, read_state(_weights_file(weights), state_dict_key=state_dict_key))
 
 
 def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Module, str]:

@@ -28,10 +28,7 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(outputs)
-        self.shortcut: nn.Sequential | None = None
-        if stride != 1 or inputs != outputs:
-            convolution = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+        self.shortcut = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) to (N, outputs, H/stride, W/stride)."""
@@ -52,10 +49,7 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(inner)
         self.conv3 = nn.Conv2d(inner, 4 * outputs, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * outputs)
-        self.shortcut: nn.Sequential | None = None
-        if stride != 1 or inputs != 4 * outputs:
-            convolution = nn.Conv2d(inputs, 4 * outputs, 1, stride=stride, bias=False)
-            self.shortcut = nn.Sequential(convolution, nn.BatchNorm2d(4 * outputs))
+        self.shortcut = _shortcut(inputs, 4 * outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) to (N, 4 * outputs, H/stride, W/stride)."""
@@ -63,6 +57,13 @@ class Bottleneck(nn.Module):
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
         last: Tensor = self.bn3(self.conv3(F.relu(self.bn2(self.conv2(out)), inplace=True)))
         return last.add_(skip).relu_()
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """A 1x1 convolution and BN where a block changes the shape; None for the identity."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 class ResNet(Classifier):

@@ -16,8 +16,8 @@ from classwise.core.settings import limits
 from classwise.core.settings.registry import is_builtin, kind_text
 from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier
+from classwise.models.functions import MaiteModel, is_model
 from classwise.models.loading.sources.base import ModelSource, Shape, SourceModel
-from classwise.models.maite import MaiteModel, is_model
 from classwise.models.registry import MODELS
 from classwise.models.zoo.heads import CosineHead
 

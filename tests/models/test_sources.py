@@ -464,7 +464,7 @@ def test_the_documented_audits_of_the_leaderboard(
     monkeypatch.chdir(tmp_path)
     attack = ["pgd:steps=2", "apgd-ce:steps=2", "apgd-t:steps=2,targets=2"]
     (audit,) = plan.audits.values()
-    smaller = dataclasses.replace(audit, attack=tuple(attack), subset=20)
+    smaller = dataclasses.replace(audit, asked={**audit.asked, "attacks": attack}, subset=20)
     models = (plan.models[0], plan.models[-1])
     small = dataclasses.replace(plan, models=models, data=("digits",), audits={"apgd-t": smaller})
     Path("plan.yaml").write_text(small.yaml())

@@ -18,9 +18,9 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Norm, Threat
+from tests.refusals import check_refused
 
 from .models import Small, images
 
@@ -160,8 +160,15 @@ def test_a_permutation_of_the_batch_and_the_radii_of_other_rows_change_no_row(at
 
 def test_a_norm_that_an_attack_lacks_is_refused(attack: Attack) -> None:
     for norm in set(get_args(Norm)) - set(attack.norms):
-        with pytest.raises(ClasswiseError, match=f"does not support {norm}; it supports {attack.norms[0]}"):
-            cw.attack(Small(), images(), torch.zeros(12, dtype=torch.int64), attack, threat=Threat(norm, 0.1))
+        check_refused(
+            f"does not support {norm}; it supports {attack.norms[0]}",
+            cw.attack,
+            Small(),
+            images(),
+            torch.zeros(12, dtype=torch.int64),
+            attack,
+            threat=Threat(norm, 0.1),
+        )
 
 
 @pytest.mark.slow

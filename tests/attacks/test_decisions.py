@@ -15,11 +15,11 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.engine.decisions import decide
 from classwise.core.compute.repeats import RepeatRule, Repeats
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import describe, make
 from classwise.threat.ball import Threat
 from tests.attacks.blocks import joined
 from tests.attacks.models import Small, images
+from tests.refusals import check_refused
 
 
 class Flipping(nn.Module):
@@ -164,11 +164,9 @@ def test_the_expectation_of_the_loss_finds_images_of_lower_margin(attack: str, t
 
 @pytest.mark.parametrize("value", [0, -1, 1001, 1.5, "8", True, None])
 def test_other_numbers_of_passes_are_refused(value: Any) -> None:
-    with pytest.raises(ClasswiseError, match=r"^repeats = .*: must be an integer from 1 to 1000$"):
-        Repeats(value)
+    check_refused(r"^repeats = .*: must be an integer from 1 to 1000$", Repeats, value)
 
 
 def test_an_unknown_rule_is_refused_and_one_pass_has_one_rule() -> None:
-    with pytest.raises(ClasswiseError, match="unknown repeat_rule 'most'"):
-        Repeats(3, "most")  # type: ignore[arg-type]
+    check_refused("unknown repeat_rule 'most'", Repeats, 3, "most")
     assert Repeats(1, "all") == Repeats()

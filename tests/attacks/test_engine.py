@@ -21,9 +21,9 @@ from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .blocks import COLUMNS, joined
 from .models import Linear, Small, images, labelled
@@ -279,13 +279,13 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
 
 
 def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
-    with pytest.raises(ClasswiseError, match="batch_size = 0"):
-        Engine(case[0], batch_size=0)
+    check_refused("batch_size = 0", Engine, case[0], batch_size=0)
 
 
 def test_an_unsupported_norm_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
-    with pytest.raises(ClasswiseError, match="FAB does not support L1; it supports Linf and L2"):
-        list(Engine(case[0]).attack(FAB(), Threat("L1", 1.0), []))
+    check_refused(
+        "FAB does not support L1; it supports Linf and L2", list, Engine(case[0]).attack(FAB(), Threat("L1", 1.0), [])
+    )
 
 
 class Sized(nn.Module):

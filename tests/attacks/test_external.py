@@ -18,10 +18,10 @@ from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.run.audit import audit
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.models.logits import LogitsModel
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .models import Linear, Small, images, labelled
 from .test_peers import peer
@@ -167,31 +167,31 @@ def test_an_image_in_whole_levels_is_read() -> None:
 )
 def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
     model, x = Small(3).eval(), images()
-    with pytest.raises(ClasswiseError, match=message):
-        cw.attack(model, x, model(x).argmax(1), ExternalAttack(**given), threat="Linf:0.1")
+    check_refused(message, cw.attack, model, x, model(x).argmax(1), ExternalAttack(**given), threat="Linf:0.1")
 
 
 def test_what_cannot_be_made() -> None:
-    with pytest.raises(ClasswiseError, match="attack= and build= exclude each other"):
-        ExternalAttack(attack=away, build=climbing)
-    with pytest.raises(ClasswiseError, match="attack = 3 cannot be called as attack"):
-        ExternalAttack(attack=3)
-    with pytest.raises(ClasswiseError, match=r"called as build\(model\): its parameters are \(x: .*, y: "):
-        ExternalAttack(build=away)
-    with pytest.raises(ClasswiseError, match=r"parameters are \(x\); use build= to call it with the model"):
-        ExternalAttack(attack=lambda x: x)
-    with pytest.raises(ClasswiseError, match=r"Small is a class; give an object of it, or build=.*Small to call it"):
-        ExternalAttack(attack=Small)
-    with pytest.raises(ClasswiseError, match=rf"is a function; .* as external:attack={__name__}:away"):
-        make(ATTACKS, f"{__name__}:away")
-    with pytest.raises(ClasswiseError, match="there is no module 'nowhere'"):
-        make(ATTACKS, "external:build=nowhere:attack")
+    check_refused("attack= and build= exclude each other", ExternalAttack, attack=away, build=climbing)
+    check_refused("attack = 3 cannot be called as attack", ExternalAttack, attack=3)
+    check_refused(r"called as build\(model\): its parameters are \(x: .*, y: ", ExternalAttack, build=away)
+    check_refused(r"parameters are \(x\); use build= to call it with the model", ExternalAttack, attack=lambda x: x)
+    check_refused(r"Small is a class; give an object of it, or build=.*Small to call it", ExternalAttack, attack=Small)
+    check_refused(rf"is a function; .* as external:attack={__name__}:away", make, ATTACKS, f"{__name__}:away")
+    check_refused("there is no module 'nowhere'", make, ATTACKS, "external:build=nowhere:attack")
 
 
 def test_targets_are_refused() -> None:
     model, x, y = labelled(Small(3).eval(), images())
-    with pytest.raises(ClasswiseError, match="targets are not supported"):
-        cw.attack(model, x, y, ExternalAttack(attack=away), threat="Linf:0.1", targets=(y + 1) % 3)
+    check_refused(
+        "targets are not supported",
+        cw.attack,
+        model,
+        x,
+        y,
+        ExternalAttack(attack=away),
+        threat="Linf:0.1",
+        targets=(y + 1) % 3,
+    )
 
 
 def test_an_audit_runs_it_from_a_spec_and_says_what_it_was() -> None:

@@ -24,13 +24,13 @@ from classwise.attacks.engine.queue import BatchSizes
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.compute.precision import Precision
-from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
 from classwise.training.posthoc.validation import robust_counts
 from classwise.training.recipe import Recipe
+from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images
@@ -223,8 +223,15 @@ def test_other_steps_are_computed_kernel_by_kernel(name: str, monkeypatch: pytes
         if name != "python state":
             plain, _ = attacked(attack, "off", model=make_model(gpu), dtype="float32", count=8)
             assert same(graphed, plain)
-        with pytest.raises(ClasswiseError, match=rf"^precision.graphs = on: {reason}; set it to auto or off$"):
-            attacked(attack, "on", model=make_model(gpu), dtype="float32", count=8)
+        check_refused(
+            rf"^precision.graphs = on: {reason}; set it to auto or off$",
+            attacked,
+            attack,
+            "on",
+            model=make_model(gpu),
+            dtype="float32",
+            count=8,
+        )
 
 
 def test_an_audit_reports_attacks_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,8 +300,12 @@ def test_few_steps_are_computed_kernel_by_kernel(monkeypatch: pytest.MonkeyPatch
 
 def test_a_gpu_is_needed() -> None:
     model = Small(CLASSES)
-    with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: device 'cpu' is not a GPU; set it to auto or"):
-        Engine(model, precision=Precision(graphs="on"))
+    check_refused(
+        r"^precision.graphs = on: device 'cpu' is not a GPU; set it to auto or",
+        Engine,
+        model,
+        precision=Precision(graphs="on"),
+    )
     with PretendCuda():
         device = model.to("cuda").linear.weight.device
         assert GraphUse(Precision(graphs="on", compile="on"), device).wanted("pgd")

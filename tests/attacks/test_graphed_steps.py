@@ -13,7 +13,7 @@ from torch import Tensor
 from classwise.attacks.engine.graphed import VERIFIED, GraphedSteps, GraphUse
 from classwise.core.compute.graphs import WARM_UP
 from classwise.core.compute.precision import Precision
-from classwise.core.errors import ClasswiseError
+from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda
 from ..pretend_streams import CUDAGraph
@@ -94,8 +94,7 @@ def test_every_graph_is_verified() -> None:
     numbers = itertools.cycle([0, 100])
     step = graphed(changed(lambda x: x + 1 + (next(numbers) if len(x) == 3 else 0)))
     step(slots(6), TRUSTED + 1)
-    with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: the graph computes another 'x'"):
-        step(slots(3), TRUSTED + 1)
+    check_refused(r"^precision.graphs = on: the graph computes another 'x'", step, slots(3), TRUSTED + 1)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -104,8 +103,7 @@ def test_steps_of_ended_rows_verify_nothing() -> None:
     step = graphed(changed(lambda x: x + 1 + next(numbers)))
     ended = slots(6) | {"ended": torch.ones(6, dtype=torch.bool, device="cuda")}
     after = step(ended, TRUSTED + 2)
-    with pytest.raises(ClasswiseError, match="the graph computes another 'x'"):
-        step(after | {"ended": ~after["ended"]}, 1)
+    check_refused("the graph computes another 'x'", step, after | {"ended": ~after["ended"]}, 1)
 
 
 def test_a_refused_step_is_computed_once(gpu: PretendCuda, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +131,7 @@ def test_the_differences_that_are_refused(gpu: PretendCuda, name: str) -> None:
     eager, captured, refused = DIFFERENCES[name]
     step = graphed(changed(lambda x: captured(x) if gpu.graphs.capture is not None else eager(x)))
     if refused:
-        with pytest.raises(ClasswiseError, match="the graph computes another 'x'"):
-            step(slots(6), WARM_UP + 1)
+        check_refused("the graph computes another 'x'", step, slots(6), WARM_UP + 1)
     else:
         step(slots(6), WARM_UP + 1)
 

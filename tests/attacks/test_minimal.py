@@ -17,9 +17,9 @@ from classwise.attacks.minimal.cw import CarliniWagnerL2, CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB, FABTargeted
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Norm, Threat
+from tests.refusals import check_refused
 
 from .blocks import joined
 from .models import Linear, Small, images, labelled
@@ -237,8 +237,7 @@ def test_fast_caps_the_descents_of_cw_l2() -> None:
 
 @pytest.mark.parametrize("factor", [0.0, 1.0])
 def test_a_tau_that_cannot_shrink_is_refused(factor: float) -> None:
-    with pytest.raises(ClasswiseError, match="decrease_factor"):
-        make(ATTACKS, f"cw:decrease_factor={factor}")
+    check_refused("decrease_factor", make, ATTACKS, f"cw:decrease_factor={factor}")
 
 
 def test_c_grows_tenfold_and_is_then_bisected() -> None:

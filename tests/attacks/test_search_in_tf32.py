@@ -15,9 +15,9 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.engine import Engine, Job, Passes
 from classwise.attacks.engine.queue import _FAILURES, Queue
 from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda, convolves_in_tf32
 from .models import Small, images
@@ -139,8 +139,7 @@ def test_an_audit_records_the_search_and_is_resumed_with_it(tmp_path: Path) -> N
     assert recorded("cpu", "default", resume=True) == "tf32"
     with PretendCuda() as gpu:
         assert recorded("cuda", "cpu", resume=True) is None  # also where the rows of an older audit are resumed
-        with pytest.raises(ClasswiseError, match="precision"):
-            recorded("cuda", "cpu", resume=True, precision=FAST)
+        check_refused("precision", recorded, "cuda", "cpu", resume=True, precision=FAST)
         assert not any(" _advance" in place for place in gpu.in_tf32)
 
 

@@ -15,9 +15,9 @@ from classwise.attacks.gradient.spatial import SpatialGrid, SpatialPGD, _sampled
 from classwise.attacks.losses import margin
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda
 from .models import Small, images, labelled
@@ -166,7 +166,21 @@ def test_attacks_on_pixels_do_not_support_spatial_threats(spec: str) -> None:
     attack = ATTACKS.load(spec)
     assert "spatial" not in attack.norms
     if spec in ("pgd", "square"):
-        with pytest.raises(ClasswiseError, match=r"(PGD|Square) does not support spatial; it supports Linf"):
-            cw.attack(Small(), images(), torch.zeros(12).long(), spec, threat="spatial:1")
-    with pytest.raises(ClasswiseError, match="SpatialGrid does not support Linf; it supports spatial"):
-        cw.attack(Small(), images(), torch.zeros(12).long(), make(ATTACKS, "spatial-grid"), threat="Linf:0.1")
+        check_refused(
+            r"(PGD|Square) does not support spatial; it supports Linf",
+            cw.attack,
+            Small(),
+            images(),
+            torch.zeros(12).long(),
+            spec,
+            threat="spatial:1",
+        )
+    check_refused(
+        "SpatialGrid does not support Linf; it supports spatial",
+        cw.attack,
+        Small(),
+        images(),
+        torch.zeros(12).long(),
+        make(ATTACKS, "spatial-grid"),
+        threat="Linf:0.1",
+    )

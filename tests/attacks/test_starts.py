@@ -16,8 +16,8 @@ from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .test_contract import named
 
@@ -134,6 +134,5 @@ def test_the_targets_are_distinct_and_all_other_classes(name: str, column: str, 
 
 
 def test_a_start_without_a_gradient_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="has no gradient at the clean image"):
-        named("pgd:objective=kl,random_init=none").check()
+    check_refused("has no gradient at the clean image", named("pgd:objective=kl,random_init=none").check)
     named("pgd:objective=kl").check()

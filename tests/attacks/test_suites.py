@@ -15,9 +15,9 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES, members
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .models import Linear, images, labelled
 
@@ -41,8 +41,7 @@ def test_every_member_is_an_attack(name: str, version: str, norm: str) -> None:
     ],
 )
 def test_what_is_unknown_is_said_with_the_nearest_known(name: str, options: dict[str, str], words: str) -> None:
-    with pytest.raises(ClasswiseError, match=words):
-        members(name, options)
+    check_refused(words, members, name, options)
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +91,8 @@ def test_the_usual_call_succeeds_where_an_adversarial_example_exists(case: tuple
 
 def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
-    with pytest.raises(ClasswiseError, match=r"expected images \(N, C, H, W\)"):
-        AutoAttack(model).run_standard_evaluation(x, y[:3])
-    with pytest.raises(ClasswiseError, match="unknown version"):
-        AutoAttack(model, version="strong")
+    check_refused(r"expected images \(N, C, H, W\)", AutoAttack(model).run_standard_evaluation, x, y[:3])
+    check_refused("unknown version", AutoAttack, model, version="strong")
 
 
 def test_the_calls_of_the_original_package(
@@ -124,16 +121,15 @@ def test_the_calls_of_the_original_package(
 
 def test_calls_of_the_original_package_that_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
-    with pytest.raises(ClasswiseError, match="did you mean 'apgd-ce'"):
-        AutoAttack(model, version="custom", attacks_to_run=["apgd-c"])
-    with pytest.raises(ClasswiseError, match="attacks_to_run is for version='custom', which needs it"):
-        AutoAttack(model, attacks_to_run=["apgd-ce"])
-    with pytest.raises(ClasswiseError, match="attacks_to_run is for version='custom', which needs it"):
-        AutoAttack(model, version="custom")
-    with pytest.raises(ClasswiseError, match="TensorFlow"):
-        AutoAttack(model, is_tf_model=True)
-    with pytest.raises(ClasswiseError, match="state_path is not supported"):
-        AutoAttack(model).run_standard_evaluation(x, y, state_path="state.json")  # type: ignore[call-overload]
+    check_refused("did you mean 'apgd-ce'", AutoAttack, model, version="custom", attacks_to_run=["apgd-c"])
+    check_refused(
+        "attacks_to_run is for version='custom', which needs it", AutoAttack, model, attacks_to_run=["apgd-ce"]
+    )
+    check_refused("attacks_to_run is for version='custom', which needs it", AutoAttack, model, version="custom")
+    check_refused("TensorFlow", AutoAttack, model, is_tf_model=True)
+    check_refused(
+        "state_path is not supported", AutoAttack(model).run_standard_evaluation, x, y, state_path="state.json"
+    )
 
 
 def test_several_attacks_run_in_cascade(case: tuple[nn.Module, Tensor, Tensor]) -> None:
@@ -189,5 +185,6 @@ def test_images_are_returned_in_their_type(case: tuple[nn.Module, Tensor, Tensor
 )
 def test_invalid_batches(case: tuple[nn.Module, Tensor, Tensor], changes: dict[str, Any], words: str) -> None:
     model, x, y = case
-    with pytest.raises(ClasswiseError, match=words):
-        cw.attack(**{"model": model, "x": x, "y": y, "attacks": "pgd", "threat": "Linf:0.1", **changes})
+    check_refused(
+        words, cw.attack, **{"model": model, "x": x, "y": y, "attacks": "pgd", "threat": "Linf:0.1", **changes}
+    )

@@ -16,11 +16,11 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.run.audit import audit
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import describe, make
 from classwise.models import fingerprint, save_weights
 from classwise.models.loading.loader import load_model
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .models import Linear, Small, images, labelled
 
@@ -101,10 +101,7 @@ def test_a_recorded_spec_builds_the_same_attack_and_refuses_another_surrogate(tm
     spec = describe(ATTACKS, Transfer(surrogate=str(path), attack=PGD()))
     assert describe(ATTACKS, make(ATTACKS, spec)) == spec
     save_weights(path, load_model("lenet", num_classes=3, in_channels=1))
-    with pytest.raises(
-        ClasswiseError, match=f"have the fingerprint .*, and surrogate_hash is {spec['surrogate_hash']}"
-    ):
-        make(ATTACKS, spec)
+    check_refused(f"have the fingerprint .*, and surrogate_hash is {spec['surrogate_hash']}", make, ATTACKS, spec)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +114,7 @@ def test_a_recorded_spec_builds_the_same_attack_and_refuses_another_surrogate(tm
 )
 def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message: str) -> None:
     model, x = Small(3).eval(), images(4)
-    with pytest.raises(ClasswiseError, match=message):
-        cw.attack(model, x, model(x).argmax(1), Transfer(surrogate=surrogate), threat="Linf:0.1")
+    check_refused(message, cw.attack, model, x, model(x).argmax(1), Transfer(surrogate=surrogate), threat="Linf:0.1")
 
 
 @pytest.mark.parametrize(
@@ -131,5 +127,4 @@ def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message
     ],
 )
 def test_a_spec_that_is_wrong(spec: str, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        make(ATTACKS, spec)
+    check_refused(message, make, ATTACKS, spec)

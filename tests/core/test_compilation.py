@@ -22,12 +22,12 @@ from classwise.core.compute import compilation
 from classwise.core.compute.compilation import COLD, RECORD, STARTUP, VARIABLE, Compiling, Cost, worthwhile
 from classwise.core.compute.graphs import WARM_UP
 from classwise.core.compute.precision import FAST, Precision
-from classwise.core.errors import ClasswiseError
 from classwise.models import load_model
 from classwise.models.fusion import Fusion
 from classwise.models.modes import evaluating, frozen
 from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
+from tests.refusals import check_refused
 
 from ..attacks.models import Small, images
 from ..auditing.toys import Listener
@@ -223,10 +223,13 @@ def test_what_is_compiled() -> None:
     assert passes("cuda", compile="off") is None
     assert passes("cuda", deterministic=True) is None
     assert passes("cpu", compile=True) == math.inf
-    with pytest.raises(ClasswiseError, match=r"^precision.compile = on: compiled kernels are chosen by measurements"):
-        Precision(compile="on", deterministic=True)
-    with pytest.raises(ClasswiseError, match="compile = 'maybe': Input should be 'auto', 'on' or 'off'"):
-        Precision(compile="maybe")  # type: ignore[arg-type]
+    check_refused(
+        r"^precision.compile = on: compiled kernels are chosen by measurements",
+        Precision,
+        compile="on",
+        deterministic=True,
+    )
+    check_refused("compile = 'maybe': Input should be 'auto', 'on' or 'off'", Precision, compile="maybe")
 
 
 def test_older_records_and_keys_do_not_change() -> None:

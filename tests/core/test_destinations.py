@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.destinations import is_stdout
 from classwise.core.files.storage import check_writable, write_text
+from tests.refusals import check_refused
 
 
 def test_a_link_remains_and_its_target_is_replaced(tmp_path: Path) -> None:
@@ -38,8 +38,7 @@ def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     for write in (check_writable, lambda path: write_text(path, "x")):
-        with pytest.raises(ClasswiseError, match="symbolic links"):
-            write(tmp_path / "a")
+        check_refused("symbolic links", write, tmp_path / "a")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -50,8 +49,7 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
     link.symlink_to("/dev/full")
     check_writable(link)
     for path in ("/dev/full", link):
-        with pytest.raises(ClasswiseError, match="no space left"):
-            write_text(path, "x")
+        check_refused("no space left", write_text, path, "x")
     assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
     assert link.is_symlink()
 
@@ -60,8 +58,7 @@ def test_a_fifo_is_written_to_and_one_without_a_reader_is_refused_at_once(tmp_pa
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     check_writable(fifo)
-    with pytest.raises(ClasswiseError, match="no process reads"):
-        write_text(fifo, "x")
+    check_refused("no process reads", write_text, fifo, "x")
     text, received = "x" * 300_000, list[str]()  # more than a pipe holds
     descriptor = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
 
@@ -86,8 +83,7 @@ def test_sockets_and_folders_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         server.bind("socket")
         for name, kind in (("socket", "a socket"), (".", "a folder")):
             for write in (check_writable, lambda path: write_text(path, "x")):
-                with pytest.raises(ClasswiseError, match=kind):
-                    write(name)
+                check_refused(kind, write, name)
     assert stat.S_ISSOCK(Path("socket").stat().st_mode)
 
 
@@ -108,8 +104,7 @@ def test_a_redirected_stdout_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_closed_descriptor_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="cannot write /dev/fd/987"):
-        check_writable("/dev/fd/987")
+    check_refused("cannot write /dev/fd/987", check_writable, "/dev/fd/987")
 
 
 def test_permissions_are_preserved_and_those_of_a_new_file_follow_the_umask(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.names import checked_name, checked_names, checked_text, numbered_names
+from tests.refusals import check_refused
 
 PRINTED = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6).filter(str.strip)
 
@@ -35,14 +35,12 @@ def test_a_single_bad_name_is_refused(names: list[str], data: st.DataObject) -> 
     bad = [None, float("nan"), pd.NA, 3, b"cat", ("cat",), "", " \t", "\ud800", "cat\udfff", again, f" {again}"]
     place = data.draw(st.integers(0, len(names)))
     given_names: list[Any] = [*names[:place], data.draw(st.sampled_from(bad)), *names[place:]]
-    with pytest.raises(ClasswiseError, match=r"^class names: "):
-        checked_names(given_names, "class names")
+    check_refused(r"^class names: ", checked_names, given_names, "class names")
 
 
 @pytest.mark.parametrize("names", ["ab", b"ab", {"a": 0, "b": 1}, {"a", "b"}, 5, None])
 def test_text_mappings_and_sets_are_not_lists_of_names(names: Any) -> None:
-    with pytest.raises(ClasswiseError, match="is not a list of names"):
-        checked_names(names, "class names")
+    check_refused("is not a list of names", checked_names, names, "class names")
 
 
 def test_what_is_wrong_with_a_name() -> None:
@@ -53,15 +51,13 @@ def test_what_is_wrong_with_a_name() -> None:
         ("caf\u00e9", "cafe\u0301"): "equals 'caf\u00e9' but for blanks or form",
         ("a", "\ud800b"): r"contains the lone surrogate '\\ud800', which UTF-8 cannot represent",
     }.items():
-        with pytest.raises(ClasswiseError, match=message):
-            checked_names(names, "class names")  # type: ignore[arg-type]
+        check_refused(message, checked_names, names, "class names")
 
 
 def test_a_text_may_be_empty_but_a_name_may_not() -> None:
     assert checked_text("", "split") == ""
     assert checked_name(np.str_("cat"), "name") == "cat"
-    with pytest.raises(ClasswiseError, match="blank"):
-        checked_name("", "name")
+    check_refused("blank", checked_name, "", "name")
 
 
 def test_equal_names_are_numbered() -> None:

@@ -24,6 +24,7 @@ from classwise.core.files.ownership import ATTEMPT, OWNER, Attempt, contents, ow
 from classwise.core.files.storage import write_text
 from classwise.training.train import train
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 HOLD = """
 import sys, time
@@ -61,14 +62,11 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_second_process_is_refused(other: subprocess.Popen[str], tmp_path: Path) -> None:
     place, host = re.escape(str(tmp_path / "run")), re.escape(platform.node())
     line = rf"{place} is in use by process {other.pid} on {host} \(since .*\); wait until it has ended, or give another"
-    with pytest.raises(ClasswiseError, match=line):
-        train("at", budget="short", out=tmp_path / "run", data="digits")
-    with pytest.raises(ClasswiseError, match=line):
-        audit(toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch_size=32, out=tmp_path / "run")
+    check_refused(line, train, "at", budget="short", out=tmp_path / "run", data="digits")
+    check_refused(line, audit, toys.model(), toys.images(8), "Linf:0.1", "fgsm", batch_size=32, out=tmp_path / "run")
     assert contents(tmp_path / "run") == []
     (tmp_path / "run" / "recipe.yaml").write_text("")  # as soon as the first one has written it
-    with pytest.raises(ClasswiseError, match=line):
-        train("at", budget="short", out=tmp_path / "run", data="digits")
+    check_refused(line, train, "at", budget="short", out=tmp_path / "run", data="digits")
 
 
 def test_the_lock_of_a_dead_process_does_not_block(other: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -109,10 +107,8 @@ def test_a_process_that_lost_a_folder_writes_nothing_more(tmp_path: Path) -> Non
         write_text(tmp_path / "a", "before")
         facts = {"token": "other", "process": 7, "host": "elsewhere", "since": "2026-01-01T00:00:00+00:00"}
         (tmp_path / OWNER).write_text(json.dumps(facts))
-        with pytest.raises(ClasswiseError, match="is now owned by process 7 on elsewhere"):
-            write_text(tmp_path / "parts" / "a", "after")
-        with pytest.raises(ClasswiseError, match="is now owned by process 7 on elsewhere"):
-            write_text(tmp_path / "a", "after")
+        check_refused("is now owned by process 7 on elsewhere", write_text, tmp_path / "parts" / "a", "after")
+        check_refused("is now owned by process 7 on elsewhere", write_text, tmp_path / "a", "after")
     assert (tmp_path / "a").read_text() == "before"
     assert json.loads((tmp_path / OWNER).read_text()) == facts
 
@@ -121,8 +117,7 @@ def test_without_locks_a_running_owner_is_detected(
     other: subprocess.Popen[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_locks(monkeypatch)
-    with pytest.raises(ClasswiseError, match=f"is in use by process {other.pid}"):
-        owned(tmp_path / "run").__enter__()
+    check_refused(f"is in use by process {other.pid}", owned(tmp_path / "run").__enter__)
     other.kill()
     other.wait()
     with owned(tmp_path / "run"):
@@ -200,8 +195,7 @@ def test_a_live_owner_on_another_machine_is_refused(
     renewal = threading.Thread(target=renew)
     renewal.start()
     try:
-        with pytest.raises(ClasswiseError, match=r"is in use by process 7 on elsewhere \(since .*\); wait until"):
-            owned(tmp_path).__enter__()
+        check_refused(r"is in use by process 7 on elsewhere \(since .*\); wait until", owned(tmp_path).__enter__)
     finally:
         ended.set()
         renewal.join()
@@ -260,7 +254,6 @@ def test_a_later_attempt_replaces_an_earlier_one(
                 other.kill()
                 other.wait()  # and its lock is released
                 monkeypatch.delenv(ATTEMPT)
-                with pytest.raises(ClasswiseError, match=f"is in use by process {os.getpid()} on "):
-                    owned(tmp_path).__enter__()
+                check_refused(f"is in use by process {os.getpid()} on ", owned(tmp_path).__enter__)
         finally:
             other.kill()

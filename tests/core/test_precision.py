@@ -20,7 +20,6 @@ from classwise.core.compute import compilation
 from classwise.core.compute.compilation import Compiling
 from classwise.core.compute.memory_format import channels_last
 from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, check_device, fastest
-from classwise.core.errors import ClasswiseError
 from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
 from classwise.data.images import Images
@@ -28,6 +27,7 @@ from classwise.models import load_model
 from classwise.sweeps.plan import Plan
 from classwise.threat.ball import Threat
 from classwise.training.train import train
+from tests.refusals import check_refused
 
 
 def network(channels: int) -> nn.Sequential:
@@ -73,8 +73,7 @@ def test_audits_use_the_fastest_precision_and_a_resumed_audit_that_of_its_folder
     for amx, options in ((True, {}), (False, {"resume": True}), (False, {"resume": True, "precision": FLOAT32})):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
         if "precision" in options:
-            with pytest.raises(ClasswiseError, match="precision"):
-                audit(network(1), data, **where, **options)
+            check_refused("precision", audit, network(1), data, **where, **options)
         else:
             recorded.append(audit(network(1), data, **where, **options).outcomes.meta.precision["dtype"])
     assert recorded == ["bfloat16", "bfloat16"]
@@ -116,20 +115,13 @@ def test_a_missing_device_is_one_line(device: str | torch.device, tmp_path: Path
         lambda: train("at", data=data, device=str(device), out=out),
     ]
     for call in calls:
-        with pytest.raises(
-            ClasswiseError,
-            match=rf"^there is no device '{device}' on this machine(: torch .+)?; cpu is always available$",
-        ):
-            call()
+        check_refused(rf"^there is no device '{device}' on this machine(: torch .+)?; cpu is always available$", call)
     assert not out.exists()
 
 
 @pytest.mark.parametrize(("device", "meant"), [("gpu", "cuda"), ("GPU:1", "cuda:1"), ("CUDA", "cuda"), ("CPU", "cpu")])
 def test_a_misnamed_device_gets_a_suggestion(device: str, meant: str) -> None:
-    with pytest.raises(
-        ClasswiseError, match=rf"^there is no device '{device}' on this machine; did you mean '{meant}'\?$"
-    ):
-        check_device(device)
+    check_refused(rf"^there is no device '{device}' on this machine; did you mean '{meant}'\?$", check_device, device)
 
 
 @pytest.mark.parametrize(("build", "reason"), [(None, "is built without CUDA"), ("13.0", "finds 0 CUDA devices")])
@@ -137,8 +129,7 @@ def test_the_error_states_why_a_gpu_is_missing(build: str | None, reason: str, m
     monkeypatch.setattr(torch.version, "cuda", build)
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ClasswiseError, match=rf"no device 'cuda:99' on this machine: torch \S+ {reason}"):
-        check_device("cuda:99")
+    check_refused(rf"no device 'cuda:99' on this machine: torch \S+ {reason}", check_device, "cuda:99")
 
 
 COMPILED = Precision(dtype="bfloat16", compile="on")

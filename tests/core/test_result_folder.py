@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import CHECKSUMS, MARKERS, ResultFolder, matches
+from tests.refusals import check_refused
 
 SETTINGS = {"seed": 0, "attacks": {"pgd": {"steps": 5}}}
 
@@ -26,34 +26,36 @@ def test_a_folder_is_resumed_with_the_same_settings_only(kind: str, tmp_path: Pa
     assert not claim(folder)
     assert claim(folder, resume=True)
     assert {**folder.read(), "settings": None} == {"schema_version": 2, "kind": kind, "name": "a", "settings": None}
-    with pytest.raises(ClasswiseError, match=f"already contains this {kind} with these settings: add --resume"):
-        claim(folder)
+    check_refused(f"already contains this {kind} with these settings: add --resume", claim, folder)
     changed: tuple[tuple[dict[str, Any], str], ...] = (
         ({"seed": 1}, "seed was 0, now 1"),
         ({"attacks": {"pgd": {"steps": 9}}}, "attacks.pgd.steps was 5, now 9"),
         ({"attacks": {"fgsm": None}}, "attacks was pgd, now fgsm"),
     )
     for settings, differs in changed:
-        with pytest.raises(ClasswiseError, match=f"contains an? {kind} with other settings: {differs}; give another"):
-            claim(folder, resume=True, **settings)
+        check_refused(
+            f"contains an? {kind} with other settings: {differs}; give another", claim, folder, resume=True, **settings
+        )
 
 
 @pytest.mark.parametrize("kind", MARKERS)
 def test_other_contents_are_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "letter.txt"
     file.write_text("dear")
-    with pytest.raises(ClasswiseError, match=f"is not empty and contains no {kind}; give a new folder"):
-        claim(ResultFolder(tmp_path, kind))
+    check_refused(f"is not empty and contains no {kind}; give a new folder", claim, ResultFolder(tmp_path, kind))
     for check in (ResultFolder(file, kind).check, ResultFolder(file, kind).check_unused):
-        with pytest.raises(ClasswiseError, match=f"is a file; give a folder for the {kind}"):
-            check()
+        check_refused(f"is a file; give a folder for the {kind}", check)
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
 def test_a_curve_and_a_worst_class_search_do_not_share_a_folder(tmp_path: Path) -> None:
     claim(ResultFolder(tmp_path, "curve"))
-    with pytest.raises(ClasswiseError, match="is the folder of a curve, not of a worst-class search; give another"):
-        claim(ResultFolder(tmp_path, "worst-class search"), resume=True)
+    check_refused(
+        "is the folder of a curve, not of a worst-class search; give another",
+        claim,
+        ResultFolder(tmp_path, "worst-class search"),
+        resume=True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,5 +77,4 @@ def test_markers_of_other_versions(content: Any, says: str, tmp_path: Path) -> N
     if not says:
         assert folder.read() == {"kind": "curve", **content}
         return
-    with pytest.raises(ClasswiseError, match=says):
-        claim(folder, resume=True)
+    check_refused(says, claim, folder, resume=True)

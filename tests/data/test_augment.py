@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import describe, make
 from classwise.data import AUGMENTATIONS, crop_flip
 from classwise.data.augment import Augmentation
+from tests.refusals import check_refused
 
 RNG = CounterRNG(0, "augment")
 
@@ -79,8 +79,9 @@ def test_padding_zero_without_flip_changes_nothing_and_result_is_channels_last()
 
 @pytest.mark.parametrize("padding", [-1, 7])
 def test_bad_padding(padding: int) -> None:
-    with pytest.raises(ClasswiseError, match=f"padding {padding}: must be 0 to 6 for images of 7x9"):
-        crop_flip(pictures(), torch.arange(12), RNG, padding)
+    check_refused(
+        f"padding {padding}: must be 0 to 6 for images of 7x9", crop_flip, pictures(), torch.arange(12), RNG, padding
+    )
 
 
 def test_zeros_may_be_wider_than_the_image() -> None:
@@ -104,8 +105,7 @@ def test_options_from_a_spec() -> None:
     crop = make(AUGMENTATIONS, "crop:padding=2")
     assert isinstance(crop, Augmentation)
     assert torch.equal(crop(x, index, RNG), crop_flip(x, index, RNG, 2, flip=False))
-    with pytest.raises(ClasswiseError, match="padding"):
-        make(AUGMENTATIONS, "crop-flip:padding=-1")
+    check_refused("padding", make, AUGMENTATIONS, "crop-flip:padding=-1")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

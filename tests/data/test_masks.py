@@ -11,6 +11,7 @@ from torch import Tensor
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.data.masks import GrabCut, OpenCVGrabCut, background_brightness, has_opencv, mask_quality
+from tests.refusals import check_refused
 
 needs_opencv = pytest.mark.skipif(
     importlib.util.find_spec("cv2") is None, reason="OpenCV is not installed (the extra 'masks')"
@@ -99,10 +100,8 @@ def test_an_opencv_mask_is_its_image_s_own() -> None:
 @needs_opencv
 def test_bad_input_of_opencv() -> None:
     images, _ = scenes()
-    with pytest.raises(ClasswiseError, match="inset = 16: must be at most 15 for images of 32x32"):
-        OpenCVGrabCut(inset=16)(images)
-    with pytest.raises(ClasswiseError, match="images have 2 channels; GrabCut needs 1 or 3"):
-        OpenCVGrabCut()(Images(images.x[:, :2], images.y))
+    check_refused("inset = 16: must be at most 15 for images of 32x32", OpenCVGrabCut(inset=16), images)
+    check_refused("images have 2 channels; GrabCut needs 1 or 3", OpenCVGrabCut(), Images(images.x[:, :2], images.y))
 
 
 def test_missing_opencv_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,10 +126,8 @@ def test_agreement_of_masks() -> None:
 
 def test_bad_input() -> None:
     images, true = scenes()
-    with pytest.raises(ClasswiseError, match="inset = 16: must be at most 15 for images of 32x32"):
-        GrabCut(inset=16)(images)
-    with pytest.raises(ClasswiseError, match=r"and \(2, 32, 32\): must be equal"):
-        mask_quality(true, true[:2])
+    check_refused("inset = 16: must be at most 15 for images of 32x32", GrabCut(inset=16), images)
+    check_refused(r"and \(2, 32, 32\): must be equal", mask_quality, true, true[:2])
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -143,5 +140,4 @@ def test_brightness_of_the_background_alone(channels: int) -> None:
     assert background_brightness(images, torch.ones_like(true)).isnan().all()
     white = Images(torch.where(true[:, None], images.x, torch.ones_like(images.x)), images.y)
     assert background_brightness(white, true) == pytest.approx(torch.ones(len(images)))
-    with pytest.raises(ClasswiseError, match="one per image"):
-        background_brightness(images, true[:2])
+    check_refused("one per image", background_brightness, images, true[:2])

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from classwise.core.errors import ClasswiseError
 from classwise.data import Images, Stream, as_data, load_data, stream_data
 from tests.data.refusals import refused
+from tests.refusals import check_refused
 
 X = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).reshape(6, 3, 4, 4)
 Y = [0, 1, 1, 0, 1, 1]
@@ -142,8 +142,7 @@ def test_splits_of_a_dict() -> None:
     assert (images.split, len(images)) == ("test", 2)
     assert stream_data(parts, split="train").expected == 4
     refused("unknown split 'valid'; known: test, train", parts, split="valid")
-    with pytest.raises(ClasswiseError, match=r"data is a dict of splits; .*: data\['train'\] or data\['test'\]"):
-        as_data(parts)
+    check_refused(r"data is a dict of splits; .*: data\['train'\] or data\['test'\]", as_data, parts)
 
 
 def test_pairs_of_arrays() -> None:
@@ -151,8 +150,7 @@ def test_pairs_of_arrays() -> None:
         images = load_data(source)
         assert torch.equal(images.x, X)
         assert images.y.tolist() == Y
-    with pytest.raises(ClasswiseError, match="data is in memory already; use load_data"):
-        stream_data((X, Y))
+    check_refused("data is in memory already; use load_data", stream_data, (X, Y))
     refused("Images has no option 'label'", Images(X, torch.tensor(Y)), label="y")
 
 
@@ -200,22 +198,19 @@ MASKED_TEXT = np.ma.masked_array(np.array(["a", "b", "a", "b"]), mask=np.array([
 )
 def test_missing_labels_are_not_a_class(labels: Any, message: str) -> None:
     """numpy converts None and NaN among text to the texts None and nan, and drops masks."""
-    with pytest.raises(ClasswiseError, match=f"^data, .*{message}"):
-        as_data((X4, labels))
+    check_refused(f"^data, .*{message}", as_data, (X4, labels))
 
 
 @pytest.mark.parametrize("names", ["ab", ["a", "a"], ["a", None], ["a", ""], [0, 1]])
 def test_names_of_a_stream_are_checked(names: Any) -> None:
     items = [(X4, torch.tensor([0, 0, 1, 1]))]
     for make in (partial(Stream, items), partial(as_data, items), Stream(items).named):
-        with pytest.raises(ClasswiseError, match="class names: "):
-            make(names)
+        check_refused("class names: ", make, names)
 
 
 def test_text_needs_classes_in_a_stream() -> None:
     rows = [{"image": X[row], "label": "cat"} for row in range(6)]
-    with pytest.raises(ClasswiseError, match="item 0: the label 'cat' is text; give classes="):
-        next(stream_data(rows).batches(4))
+    check_refused("item 0: the label 'cat' is text; give classes=", next, stream_data(rows).batches(4))
     stream = as_data(rows, class_names=["dog", "cat"])
     assert next(stream.batches(4)).y.tolist() == [1] * 4
 
@@ -246,8 +241,7 @@ def test_sizes() -> None:
 
 def test_class_counts_are_known_at_the_end() -> None:
     stream = stream_data([(X[row], Y[row]) for row in range(6)])
-    with pytest.raises(ClasswiseError, match="known after the images have been read once"):
-        stream.class_counts()
+    check_refused("known after the images have been read once", stream.class_counts)
     for _ in range(2):
         assert sum(len(batch.y) for batch in stream.batches(4)) == 6
         assert stream.class_counts().tolist() == [2, 4]
@@ -277,14 +271,10 @@ def test_rows_are_taken_by_number() -> None:
     for rows in (*masks, torch.tensor([0, 2]), slice(0, 4, 2)):
         assert images.take(rows).index.tolist() == [0, 2]
     assert images.take([-1]).index.tolist() == [5]
-    with pytest.raises(ClasswiseError, match="images: rows 0 to 6, but there are 6 images"):
-        images.take([0, 6])
-    with pytest.raises(ClasswiseError, match=r"rows of type bool \(2,\), expected row numbers or 6 bools"):
-        images.take([True, False])
-    with pytest.raises(ClasswiseError, match="rows of type float64"):
-        images.take(np.array([0.5]))
-    with pytest.raises(ClasswiseError, match="the selection of rows is empty"):
-        images.take([])
+    check_refused("images: rows 0 to 6, but there are 6 images", images.take, [0, 6])
+    check_refused(r"rows of type bool \(2,\), expected row numbers or 6 bools", images.take, [True, False])
+    check_refused("rows of type float64", images.take, np.array([0.5]))
+    check_refused("the selection of rows is empty", images.take, [])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from classwise.core.errors import ClasswiseError
 from classwise.data import load_split, save_split, stratified_split, stratified_subset
+from tests.refusals import check_refused
 
 COUNTS = st.lists(st.integers(2, 40), min_size=1, max_size=6)
 
@@ -72,19 +72,16 @@ def test_larger_subsets_contain_smaller_ones() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan")])
 def test_bad_share(share: float) -> None:
-    with pytest.raises(ClasswiseError, match="between 0 and 1"):
-        stratified_split(torch.tensor([0, 0]), share)
+    check_refused("between 0 and 1", stratified_split, torch.tensor([0, 0]), share)
 
 
 def test_a_class_must_keep_an_image() -> None:
-    with pytest.raises(ClasswiseError, match="class 1 has 1 images"):
-        stratified_split(torch.tensor([0, 0, 1]), 0.5)
+    check_refused("class 1 has 1 images", stratified_split, torch.tensor([0, 0, 1]), 0.5)
 
 
 @pytest.mark.parametrize("count", [0, 4])
 def test_bad_subset(count: int) -> None:
-    with pytest.raises(ClasswiseError, match=f"subset of {count}"):
-        stratified_subset(torch.tensor([0, 0, 1]), count)
+    check_refused(f"subset of {count}", stratified_subset, torch.tensor([0, 0, 1]), count)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
@@ -95,18 +92,14 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert list(found) == ["train", "valid"]
     assert torch.equal(found["train"], rest)
     assert torch.equal(found["valid"], held)
-    with pytest.raises(ClasswiseError, match="other data"):
-        load_split(file, fingerprint="other")
+    check_refused("other data", load_split, file, fingerprint="other")
 
 
 def test_bad_split_files(tmp_path: Path) -> None:
     file = tmp_path / "split.json"
-    with pytest.raises(ClasswiseError, match="cannot read"):
-        load_split(file)
+    check_refused("cannot read", load_split, file)
     for text in ("{", "[]", '{"schema_version": 1}'):
         file.write_text(text)
-        with pytest.raises(ClasswiseError, match="not a split"):
-            load_split(file)
+        check_refused("not a split", load_split, file)
     file.write_text(json.dumps({"schema_version": 99, "fingerprint": "", "parts": {}}))
-    with pytest.raises(ClasswiseError, match="newer"):
-        load_split(file)
+    check_refused("newer", load_split, file)

@@ -14,8 +14,8 @@ import pytest
 
 import classwise as cw
 from classwise.auditing.run.suite import CROSS_ENTROPY
-from classwise.core.errors import ClasswiseError
 from classwise.reporting.pages.board import MAX_ROWS, columns
+from tests.refusals import check_refused
 
 from .markup import addresses, parsed, rows_of, tags, text_of
 from .test_board import audit_of, published, with_meta
@@ -103,8 +103,9 @@ def test_a_page_of_many_models_stays_small(tmp_path: Path) -> None:
 
 
 def test_only_a_board_is_reported_as_one(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="must be an Audit, a Board, a Comparison"):
-        cw.report(board_of(tmp_path).tables[0], tmp_path / "board.html")  # type: ignore[arg-type]
+    check_refused(
+        "must be an Audit, a Board, a Comparison", cw.report, board_of(tmp_path).tables[0], tmp_path / "board.html"
+    )
 
 
 PROBE = """

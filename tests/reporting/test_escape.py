@@ -21,7 +21,6 @@ from classwise.auditing.curve.result import Curve
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.csv_files import original_text
 from classwise.reporting import export, report
 from classwise.reporting.escape import (
@@ -30,6 +29,7 @@ from classwise.reporting.escape import (
     visible,
 )
 from classwise.reporting.tables import Cell, Row, Table
+from tests.refusals import check_refused
 
 from .conftest import MakeAudit
 from .markup import parsed, rows_of, tags, text_of
@@ -189,8 +189,7 @@ def test_a_table_of_hostile_names_keeps_its_shape() -> None:
     ],
 )
 def test_svg_files_may_contain_only_shapes_and_texts(svg: str) -> None:
-    with pytest.raises(ClasswiseError, match="figure: must contain only the shapes and texts of a drawing"):
-        checked_svg(svg)
+    check_refused("figure: must contain only the shapes and texts of a drawing", checked_svg, svg)
 
 
 def test_raw_csv_disables_escaping(make_audit: MakeAudit, tmp_path: Path) -> None:

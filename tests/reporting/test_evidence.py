@@ -18,12 +18,13 @@ import yaml
 
 import classwise as cw
 from classwise.auditing.criteria.policy import Policy
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import IncompleteError
 from classwise.core.files.storage import CHECKSUMS
 from classwise.reporting.evidence import build, facts, page
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from tests.auditing.test_criteria import POLICY, audited_pairs, written
+from tests.refusals import check_refused
 
 EVIDENCE = Path(facts.__file__).parent
 
@@ -73,8 +74,13 @@ def test_groups_are_rows(tmp_path: Path) -> None:
     assert "Accuracy per superclass, percent" in report.page.read_text()
     assert build.verify(report.folder) == []
     by_class = written(tmp_path / "q.yaml", fail_if=["scratch(all) < 0.1"])
-    with pytest.raises(ClasswiseError, match=r"unknown measure or class in condition .*'scratch'; known: .*damaged"):
-        cw.evidence(audit, by_class, tmp_path / "other")
+    check_refused(
+        r"unknown measure or class in condition .*'scratch'; known: .*damaged",
+        cw.evidence,
+        audit,
+        by_class,
+        tmp_path / "other",
+    )
 
 
 def test_criteria_are_decided_with_counts(report: build.Evidence) -> None:
@@ -193,8 +199,7 @@ def test_a_page_that_names_another_version_is_compared(report: build.Evidence) -
 def test_a_damaged_manifest_is_refused(audits: list[Any], report: build.Evidence) -> None:
     manifest = report.folder / build.MANIFEST
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"audits": audits}))
-    with pytest.raises(ClasswiseError, match="is damaged"):
-        build.verify(report.folder)
+    check_refused("is damaged", build.verify, report.folder)
 
 
 def test_another_policy_or_other_outcomes_are_found(report: build.Evidence, tmp_path: Path) -> None:
@@ -203,8 +208,7 @@ def test_another_policy_or_other_outcomes_are_found(report: build.Evidence, tmp_
     assert any("criteria_recorded differs" in line for line in found)
     other = saved(tmp_path / "other")
     assert len(build.verify(report.folder, [other])) == 2
-    with pytest.raises(ClasswiseError, match="1 audits, and 2 are given"):
-        build.verify(report.folder, [other, other])
+    check_refused("1 audits, and 2 are given", build.verify, report.folder, [other, other])
 
 
 def test_files_that_are_missing_or_added_are_found(report: build.Evidence) -> None:
@@ -257,14 +261,16 @@ def test_outcomes_of_another_model_are_refused(tmp_path: Path) -> None:
 
     frame, meta = files.read(part)
     files.write(part, frame, dataclasses.replace(meta, model_hash="0"))
-    with pytest.raises(ClasswiseError, match="model_hash differs"):
-        cw.evidence(tmp_path / "a", file, tmp_path / "evidence")
+    check_refused("model_hash differs", cw.evidence, tmp_path / "a", file, tmp_path / "evidence")
 
 
 def test_a_folder_that_is_not_new_and_a_table_are_refused(report: build.Evidence, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="is not empty"):
-        cw.evidence(tmp_path / "a", tmp_path / "policy.yaml", report.folder)
-    with pytest.raises(ClasswiseError, match="is not the folder of an audit"):
-        cw.evidence(tmp_path / "a" / "outcomes", tmp_path / "policy.yaml", tmp_path / "new")
-    with pytest.raises(ClasswiseError, match="at least one"):
-        cw.evidence([], tmp_path / "policy.yaml", tmp_path / "new")
+    check_refused("is not empty", cw.evidence, tmp_path / "a", tmp_path / "policy.yaml", report.folder)
+    check_refused(
+        "is not the folder of an audit",
+        cw.evidence,
+        tmp_path / "a" / "outcomes",
+        tmp_path / "policy.yaml",
+        tmp_path / "new",
+    )
+    check_refused("at least one", cw.evidence, [], tmp_path / "policy.yaml", tmp_path / "new")

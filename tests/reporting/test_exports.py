@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from classwise.auditing.compare.compare import compare
-from classwise.core.errors import ClasswiseError
 from classwise.reporting import export
 from classwise.reporting.exports.export import file_name
+from tests.refusals import check_refused
 
 from .conftest import SUPERCLASSES, MakeAudit
 
@@ -39,8 +39,7 @@ def test_only_the_requested_formats_are_written(make_audit: MakeAudit, tmp_path:
 
 
 def test_an_unknown_format_is_refused_before_writing(make_audit: MakeAudit, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=r"unknown format 'pgn'; did you mean 'png'\?"):
-        export(make_audit(), tmp_path / "out", ("csv", "pgn"))
+    check_refused(r"unknown format 'pgn'; did you mean 'png'\?", export, make_audit(), tmp_path / "out", ("csv", "pgn"))
     assert not (tmp_path / "out").exists()
 
 

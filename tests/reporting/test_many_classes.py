@@ -13,13 +13,13 @@ import pytest
 from classwise.auditing.outcomes.table import MOST_DENSE, Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.cli.tables import audit_facts
-from classwise.core.errors import ClasswiseError
 from classwise.reporting import export, report
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.text.audit import worst_line
 from classwise.stats.confusion import confusion, sparse_confusion, superclass_leakage
 from classwise.stats.counts import ClassCounts
 from classwise.stats.worst_class import possibly_worst, significantly_above
+from tests.refusals import check_refused
 
 CLASSES, IMAGES, SUPERCLASSES = 4_000, 8_000, 100
 MEGABYTES = 100
@@ -62,8 +62,9 @@ def test_memory_and_pages_are_bounded(tmp_path: Path) -> None:
 
 
 def test_a_dense_matrix_is_refused_and_the_sparse_one_holds_the_same() -> None:
-    with pytest.raises(ClasswiseError, match=r"4,000 x 4,000 is too large; use sparse_confusion\('pgd'\)"):
-        outcomes(CLASSES, IMAGES).confusion("pgd")
+    check_refused(
+        r"4,000 x 4,000 is too large; use sparse_confusion\('pgd'\)", outcomes(CLASSES, IMAGES).confusion, "pgd"
+    )
     small = outcomes(12, 400)
     assert small.sparse_confusion("pgd").toarray().tolist() == small.confusion("pgd").tolist()
 

@@ -12,7 +12,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.errors import ClasswiseError
+from tests.refusals import check_refused
 
 from .conftest import audit_of
 from .sample_pages import sample_curve
@@ -40,8 +40,12 @@ def test_each_kind_of_result(result: Audit | Comparison | Curve | WorstClass, sh
 
 
 def test_other_objects_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=r"result = \{\}: must be an Audit, a Board, a Comparison"):
-        cw.report({}, tmp_path / "page.html")  # type: ignore[arg-type]
-    with pytest.raises(ClasswiseError, match="run: accepted only with a result of type Audit, got Curve"):
-        cw.report(sample_curve(), tmp_path / "page.html", run=cw.Run(tmp_path))
+    check_refused(r"result = \{\}: must be an Audit, a Board, a Comparison", cw.report, {}, tmp_path / "page.html")
+    check_refused(
+        "run: accepted only with a result of type Audit, got Curve",
+        cw.report,
+        sample_curve(),
+        tmp_path / "page.html",
+        run=cw.Run(tmp_path),
+    )
     assert not list(tmp_path.iterdir())

@@ -17,11 +17,12 @@ from PIL import Image
 
 import classwise as cw
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import IncompleteError
 from classwise.reporting.viewer import sprites
 from classwise.reporting.viewer.data import shown_images
 from classwise.reporting.viewer.sprites import Tiles, differences, quality_of, sheet, small
 from tests.hostile.names import hostile_names
+from tests.refusals import check_refused
 
 from .conftest import audit_of
 from .sample_pages import sample_images
@@ -67,8 +68,7 @@ def test_two_audits_are_compared_on_the_same_images(tmp_path: Path) -> None:
     assert sum(changes["all"]["lost"]) == (was & ~now).sum()
     assert sum(changes["all"]["gained"]) == (now & ~was).sum()
     assert changes["all"]["sentences"][0].startswith("cfa minus at, under every attack together")
-    with pytest.raises(ClasswiseError, match="images"):
-        cw.view([before, audit_of(per_class=90)], tmp_path / "other")
+    check_refused("images", cw.view, [before, audit_of(per_class=90)], tmp_path / "other")
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
@@ -100,8 +100,13 @@ def test_clean_and_adversarial_pixels_are_the_audited_ones(tmp_path: Path) -> No
     turned = audit.outcomes.correct("clean") & ~audit.outcomes.correct("pgd")
     saved = np.flatnonzero(turned & (audit.outcomes.index % 2 == 0))
     assert [content["index"][place] for place in places["adversarial-0-1"]] == saved.tolist()
-    with pytest.raises(ClasswiseError, match="not the audited images, toy test: the SHA-256 of noise differs"):
-        cw.view(audit, tmp_path / "other", data=images.with_pixels(images.x // 2, "noise"))
+    check_refused(
+        "not the audited images, toy test: the SHA-256 of noise differs",
+        cw.view,
+        audit,
+        tmp_path / "other",
+        data=images.with_pixels(images.x // 2, "noise"),
+    )
 
 
 def test_a_subset_is_found_in_the_whole_data(tmp_path: Path) -> None:
@@ -156,12 +161,9 @@ def test_folders_and_incomplete_audits(tmp_path: Path, monkeypatch: pytest.Monke
     assert 'href="a/view/index.html"' in loaded._repr_html_()
     assert "view/index.html" not in audit._repr_html_()
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ClasswiseError, match="contains other files; give a new folder"):
-        cw.view(audit, tmp_path)
-    with pytest.raises(ClasswiseError, match="is required for two audits"):
-        cw.view(audit)
-    with pytest.raises(ClasswiseError, match="3 are given; a viewer shows one or two"):
-        cw.view([audit] * 3, tmp_path / "site")
+    check_refused("contains other files; give a new folder", cw.view, audit, tmp_path)
+    check_refused("is required for two audits", cw.view, audit)
+    check_refused("3 are given; a viewer shows one or two", cw.view, [audit] * 3, tmp_path / "site")
     frame = audit.outcomes.frame
     partial = Outcomes(frame[frame["index"] < 70], dataclasses.replace(audit.outcomes.meta, images=80))
     with pytest.raises(IncompleteError):

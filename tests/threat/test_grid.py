@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import to_unit
 from classwise.threat.ball import Threat
 from classwise.threat.grid import from_levels, levels_of, rounded, snapped
 from classwise.threat.text import Norm
+from tests.refusals import check_refused
 
 NORMS = st.sampled_from(["Linf", "L2", "L1", "recolour"])
 RADII = {"Linf": 16 / 255, "recolour": 16 / 255, "L2": 0.7, "L1": 3.0}
@@ -126,5 +126,4 @@ def test_rounding_errors_of_clean_images_are_removed_and_others_refused() -> Non
     assert torch.equal(snapped(exact * 255 * (1 / 255), "toy"), exact)
     assert snapped(exact[:0], "toy").shape == (0, 1, 16, 16)
     for wrong in (exact + 2e-6, exact * 0.999, torch.full((1, 1, 2, 2), 0.5)):
-        with pytest.raises(ClasswiseError, match=r"^grid '8bit': the images of toy are not stored with 8 bits"):
-            snapped(wrong, "toy")
+        check_refused(r"^grid '8bit': the images of toy are not stored with 8 bits", snapped, wrong, "toy")

@@ -12,10 +12,10 @@ from PIL import Image
 from scipy import ndimage, stats
 
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.data import CORRUPTIONS, Images, corrupt
 from classwise.data.corruptions.noise import ShotNoise
 from classwise.data.corruptions.weather import plasma
+from tests.refusals import check_refused
 
 
 def some(count: int = 6, channels: int = 3, size: int = 32) -> Images:
@@ -191,9 +191,6 @@ def test_large_images_get_imagenet_s_constants() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ClasswiseError, match="severity = 6: must be an integer from 1 to 5"):
-        corrupt(some(), "fog", 6)
-    with pytest.raises(ClasswiseError, match=r"unknown corruption 'foog'.*fog"):
-        corrupt(some(), "foog", 1)
-    with pytest.raises(ClasswiseError, match="'saturate': the images have 1 channels, expected 3"):
-        corrupt(some(channels=1), "saturate", 1)
+    check_refused("severity = 6: must be an integer from 1 to 5", corrupt, some(), "fog", 6)
+    check_refused(r"unknown corruption 'foog'.*fog", corrupt, some(), "foog", 1)
+    check_refused("'saturate': the images have 1 channels, expected 3", corrupt, some(channels=1), "saturate", 1)

@@ -16,6 +16,7 @@ from classwise.data import load_data
 from classwise.data.image_files import Decoder
 from tests.data.refusals import refused
 from tests.data.writers import write_parquet
+from tests.refusals import check_refused
 
 # Pillow before 13 reads an uncompressed TIFF of this mode as if it had four channels.
 OLD_PILLOW = int(str(features.version("pil")).partition(".")[0]) < 13
@@ -285,5 +286,4 @@ def test_palette_with_transparency_is_decoded_without_a_warning(tmp_path: Path) 
 def test_deep_pictures_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "deep.png"
     Image.fromarray(np.full((2, 3), 40000, np.uint16)).save(file)
-    with pytest.raises(ClasswiseError, match=r"here: pixels of mode I;16 are not supported"):
-        Decoder()(file, "here")
+    check_refused(r"here: pixels of mode I;16 are not supported", Decoder(), file, "here")

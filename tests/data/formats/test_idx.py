@@ -11,6 +11,7 @@ from classwise.data import load_data
 from classwise.data.formats.idx import read_idx
 from tests.data.refusals import refused
 from tests.data.writers import IDX_LABELS, IDX_PIXELS, packed_idx, write_idx
+from tests.refusals import check_refused
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -62,8 +63,7 @@ def test_bad_files_are_one_line_with_their_name(tmp_path: Path, content: bytes, 
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=r"cannot read .*nothing"):
-        read_idx(tmp_path / "nothing")
+    check_refused(r"cannot read .*nothing", read_idx, tmp_path / "nothing")
 
 
 def test_images_and_labels_must_belong_together(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.data import load_data, stream_data
 from tests.data.refusals import refused
+from tests.refusals import check_refused
 
 from ..test_encoded import picture, png, shards, write_tar
 
@@ -100,8 +100,7 @@ def test_files_that_are_not_archives(tmp_path: Path) -> None:
     files = {f"{number}.{kind}": content for number in range(9) for kind, content in (("png", PNG), ("cls", b"0"))}
     whole = write_tar(tmp_path / "some.tar", files)
     whole.write_bytes(whole.read_bytes()[:3000])
-    with pytest.raises(ClasswiseError, match=r"some\.tar is damaged: "):
-        stream_data(whole)
+    check_refused(r"some\.tar is damaged: ", stream_data, whole)
     refused(
         r"packed\.tar is not an uncompressed tar file .*; decompress it",
         write_tar(tmp_path / "packed.tar", files, "w:gz"),
@@ -111,5 +110,4 @@ def test_files_that_are_not_archives(tmp_path: Path) -> None:
 def test_a_label_outside_the_class_names(tmp_path: Path) -> None:
     source = shards(tmp_path / "flat")
     (source / "classnames.txt").write_text("cat\n")
-    with pytest.raises(ClasswiseError, match=r"label 1 of image 10 is not a class in 0\.\.0"):
-        stream_data(source)
+    check_refused(r"label 1 of image 10 is not a class in 0\.\.0", stream_data, source)

@@ -148,8 +148,7 @@ def test_a_best_loss_that_stalls_halves_the_step_but_not_twice_in_a_row() -> Non
 
 def test_after_a_halving_the_image_is_back_at_its_best_point() -> None:
     """The best is at evaluation 5; after the check of evaluation 22, a step of eps from there and momentum."""
-    script = [5.0 - abs(i - 5) for i in range(101)]
-    states = scripted(100, "L2", script)
+    states = scripted(100, "L2", [5.0 - abs(i - 5) for i in range(101)])
     assert torch.equal(states[23]["previous"], states[5]["x"])
     assert torch.equal(states[-1]["x"], states[5]["x"])
 

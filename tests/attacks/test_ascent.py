@@ -58,8 +58,7 @@ def test_a_targeted_margin_attack_reaches_each_targets_optimum(norm: Norm, targe
     )
     normal = (model.weight[y[0]] - model.weight[target]).detach()
     dual = normal.abs().sum() if norm == "Linf" else normal.norm()
-    reached = margin(model(result), y)
-    assert torch.allclose(reached, margin(model(x), y) - 0.05 * dual, atol=2e-5)
+    assert torch.allclose(margin(model(result), y), margin(model(x), y) - 0.05 * dual, atol=2e-5)
 
 
 def test_an_attack_succeeds_exactly_where_the_ball_crosses_the_boundary() -> None:
@@ -70,8 +69,7 @@ def test_an_attack_succeeds_exactly_where_the_ball_crosses_the_boundary() -> Non
     can_break = margin(model(x), y) < reach - 1e-4
     cannot = margin(model(x), y) > reach + 1e-4
     assert 20 < int(can_break.sum()) < 180
-    result = cw.attack(model, x, y, PGD(steps=20), threat="Linf:0.2")
-    success = model(result).argmax(1) != y
+    success = model(cw.attack(model, x, y, PGD(steps=20), threat="Linf:0.2")).argmax(1) != y
     assert bool(success[can_break].all())
     assert not bool(success[cannot].any())
 
@@ -104,8 +102,7 @@ def test_steep_temperatures_underflow_in_the_papers_arithmetic_and_not_in_ours()
     with torch.no_grad():
         model.weight.mul_(3)
     x = 0.3 + 0.4 * images(64, side=3)
-    y = model(x).argmax(1)
-    case = AttackInputs(x, y, torch.arange(64), Threat("Linf", 0.01), CounterRNG(0))
+    case = AttackInputs(x, model(x).argmax(1), torch.arange(64), Threat("Linf", 0.01), CounterRNG(0))
     forward = EXACT.forward(model)
     shares = {}
     for arithmetic in ("paper", "stable"):

@@ -215,8 +215,7 @@ class Successful(nn.Module):
 
 def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None:
     model, x = Successful(), images(40)
-    y = torch.zeros(40, dtype=torch.int64)
-    result = evaluated((model, x, y), PGD(steps=4))
+    result = evaluated((model, x, torch.zeros(40, dtype=torch.int64)), PGD(steps=4))
     assert bool(result.x.isfinite().all())
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert bool(result.success[~result.logits.isfinite().all(1)].all())
@@ -269,8 +268,7 @@ def test_a_stream_is_read_as_the_queue_needs_it(case: tuple[Small, Tensor, Tenso
             read.append(int(rows[0]))
             yield Job(rows, x[rows], y[rows])
 
-    run = Engine(model, batch_size=32).attack(PGD(steps=6), THREAT, jobs())
-    next(run)
+    next(Engine(model, batch_size=32).attack(PGD(steps=6), THREAT, jobs()))
     assert len(read) < 15
 
 

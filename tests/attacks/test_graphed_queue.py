@@ -264,8 +264,7 @@ def test_between_two_polls_a_graph_is_repeated_and_nothing_else(monkeypatch: pyt
         monkeypatch.setattr(GraphedSteps, "__call__", counted)
         attacked(attack, "on", batch_size=8, count=8, radius=0.001)
         (graph,) = gpu.graphs.made
-    after = counts[-5:]
-    assert after == [(0, 0, True)] * 5
+    assert counts[-5:] == [(0, 0, True)] * 5
     assert graph.replays == 28 - WARM_UP
     assert min(launches for launches, _, _ in counts[: (WARM_UP + VERIFIED) // 4]) > 40
 

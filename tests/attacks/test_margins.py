@@ -100,8 +100,7 @@ def test_pgd_t_breaks_exactly_what_some_class_can_reach() -> None:
         y = logits.argmax(1)
         reach = 0.06 * (model.weight[y][:, None] - model.weight[None]).abs().sum(2)
         slack = (reach - (logits.gather(1, y[:, None]) - logits)).scatter(1, y[:, None], -torch.inf)
-    result = cw.attack(model, x, y, PGDT(steps=20), threat="Linf:0.06")
-    success = model(result).argmax(1) != y
+    success = model(cw.attack(model, x, y, PGDT(steps=20), threat="Linf:0.06")).argmax(1) != y
     nearest = slack.gather(1, logits.scatter(1, y[:, None], -torch.inf).argmax(1, keepdim=True)).squeeze(1)
     assert int(((nearest < 0) & (slack.amax(1) > 1e-3)).sum()) > 5  # where the best clean class alone would not do
     assert bool(success[slack.amax(1) > 1e-4].all())
@@ -112,8 +111,7 @@ def test_pgd_t_has_no_more_starts_than_there_are_classes() -> None:
     """Passes: one for the reference, and for each of the two other classes the steps and a verdict."""
     model, x = Linear(3), images(32, side=3)
     job = Job(torch.arange(32), x, model(x).argmax(1))
-    engine = Engine(model, batch_size=32, early_stop=False)
-    (done,) = engine.attack(PGDT(steps=4), Threat("Linf", 1e-4), [job])
+    (done,) = Engine(model, batch_size=32, early_stop=False).attack(PGDT(steps=4), Threat("Linf", 1e-4), [job])
     robust = ~done.success
     assert int(robust.sum()) > 20
     assert set(done.forwards[robust].tolist()) == {1 + 2 * (4 + 1)}

@@ -163,8 +163,7 @@ def test_random_starts_are_within_the_radius(init: str) -> None:
 
 @pytest.mark.parametrize("spec", ["pgd", "apgd-ce", "square", "fab", "external", "transfer"])
 def test_attacks_on_pixels_do_not_support_spatial_threats(spec: str) -> None:
-    attack = ATTACKS.load(spec)
-    assert "spatial" not in attack.norms
+    assert "spatial" not in ATTACKS.load(spec).norms
     if spec in ("pgd", "square"):
         check_refused(
             r"(PGD|Square) does not support spatial; it supports Linf",

@@ -67,8 +67,7 @@ def test_linf_starts_with_stripes() -> None:
 def test_linf_paints_one_square_of_the_scheduled_side_in_one_colour_per_channel() -> None:
     """Every row at another iteration, all in one step."""
     x = 0.3 + 0.4 * images(len(AT), channels=3, side=SIDE)
-    case = case_of(x, "Linf:0.1")
-    seen, state = proposals(case)
+    seen, state = proposals(case_of(x, "Linf:0.1"))
     for row, side in enumerate(SIDES):
         changed = (seen[row] - state["x"][row]).abs().amax(0) > 1e-6
         top, left, height, width = box(changed)

@@ -99,8 +99,7 @@ def test_every_start_is_alive_in_the_other_norms(name: str, classes: int) -> Non
     for norm in set(attack.norms) - {"Linf"}:
         for restart in range(attack.starts_for(classes)):
             radius = 0.02 if norm == "recolour" else 0.1  # of all pixels, as for Linf; at 0.1, some are misclassified
-            case = dataclasses.replace(case_of(model, restart), threat=Threat(norm, radius))
-            live_start(attack, model, case)
+            live_start(attack, model, dataclasses.replace(case_of(model, restart), threat=Threat(norm, radius)))
 
 
 def live_start(attack: Attack, model: nn.Module, inputs: AttackInputs) -> None:

@@ -72,8 +72,7 @@ def test_a_spec_names_the_surrogate_and_the_options_of_the_attack_within(tmp_pat
     surrogate = load_model("lenet", num_classes=3, in_channels=1)
     path = tmp_path / "lenet.safetensors"
     save_weights(path, surrogate)
-    text = f"transfer:surrogate={path},attack=pgd,attack.steps=3,attack.step_size=2/255"
-    attack = make(ATTACKS, text)
+    attack = make(ATTACKS, f"transfer:surrogate={path},attack=pgd,attack.steps=3,attack.step_size=2/255")
     assert attack == Transfer(surrogate=str(path), attack=PGD(steps=3, step_size=2 / 255))
     assert make(ATTACKS, describe(ATTACKS, attack)) == attack
     assert make(ATTACKS, {"name": "transfer", "surrogate": str(path), "attack": "pgd:steps=3"}).length == 3

@@ -112,8 +112,7 @@ def test_every_state_of_a_viewer_is_accessible_and_fits(
 
 
 def test_viewers_of_groups_and_of_predictions_without_a_clean_pass(page: Page, tmp_path: Path) -> None:
-    audit = sample_audit()
-    grouped = cw.Audit(audit.outcomes, group="superclass")
+    grouped = cw.Audit(sample_audit().outcomes, group="superclass")
     robust = cw.Outcomes.from_predictions([0, 1, 1], attacks={"pgd": [0, 0, 1]}, class_names=["cat", "dog"])
     page.screen()
     for number, (made, states) in enumerate(

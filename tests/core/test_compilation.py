@@ -254,8 +254,7 @@ def test_the_cost_of_each_kind_of_pass_is_recorded(
             assert torch.equal(forward(x), FAST.forward(model)(x))
             forward(images(3))  # another size
         compilation._networks.clear()
-        entries = json.loads((folder / RECORD).read_text())
-        ((key, entry),) = entries.items()
+        ((key, entry),) = json.loads((folder / RECORD).read_text()).items()
         assert entry["count"] == count
     assert key.startswith(f"torch {torch.__version__}, cpu, network ")
     assert "(4, 2, 4, 4)" in key

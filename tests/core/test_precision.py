@@ -279,8 +279,7 @@ def test_the_dtype_auto_is_that_of_the_device_at_the_start(
 
 
 def test_the_plan_that_compares_precisions() -> None:
-    cells = Plan.read(Path(__file__).parents[2] / "benchmarks" / "precision.yaml").cells()
-    assert len(cells) == 2 * 2 * 3
+    assert len(Plan.read(Path(__file__).parents[2] / "benchmarks" / "precision.yaml").cells()) == 2 * 2 * 3
 
 
 class Strided(nn.Module):
@@ -326,8 +325,7 @@ def test_gradients_of_the_weights_of_few_channels(precision: Precision, channels
     precision.prepare(model)
     for _ in range(5):
         model.zero_grad()
-        logits = precision.forward(model)(channels_last(x))
-        torch.autograd.backward(nn.functional.cross_entropy(logits, y))
+        torch.autograd.backward(nn.functional.cross_entropy(precision.forward(model)(channels_last(x)), y))
         for own, other in zip(model.parameters(), precise.parameters(), strict=True):
             assert own.grad is not None
             assert other.grad is not None

@@ -22,8 +22,7 @@ PARENTS = (0, 0, 1, 1)
 
 @pytest.fixture
 def images() -> Images:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(0, 256, (12, 3, 4, 5), generator=generator, dtype=torch.uint8)
+    x = torch.randint(0, 256, (12, 3, 4, 5), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     side = Column(torch.arange(12) % 2, ("left", "right"))
     names = ("ant", "bee", "cat", "dog")
     return Images(
@@ -107,8 +106,7 @@ def test_white_background(images: Images) -> None:
     kept = masks[:, None].expand(-1, 3, -1, -1)
     assert torch.equal(white.x[kept], images.x[kept])
     assert (white.x[~kept] == 255).all()
-    floats = white_background(Images(images.pixels(), images.y), masks)
-    assert torch.equal(floats.x, white.pixels())
+    assert torch.equal(white_background(Images(images.pixels(), images.y), masks).x, white.pixels())
     check_refused(
         r"masks of torch.bool \(12, 5, 4\): must be bool \(12, 4, 5\)", white_background, images, masks.transpose(1, 2)
     )

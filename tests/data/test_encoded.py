@@ -119,8 +119,7 @@ def test_images_of_another_size(tmp_path: Path) -> None:
 def test_a_damaged_image_is_named_and_stops_the_threads(tmp_path: Path) -> None:
     source = folder(tmp_path / "photos")
     (source / "dog" / "15.png").write_bytes(b"\x89PNG\r\n")
-    batches = stream_data(source, size=6).batches(2)
-    check_refused(r"15\.png cannot be decoded", list, batches)
+    check_refused(r"15\.png cannot be decoded", list, stream_data(source, size=6).batches(2))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode") and thread.is_alive()]
 
 

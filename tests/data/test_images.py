@@ -31,8 +31,7 @@ def test_facts() -> None:
 
 
 def test_pixels_are_the_bytes_over_255_exactly() -> None:
-    x = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
-    pixels = Images(x, torch.tensor([0])).pixels()
+    pixels = Images(torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16), torch.tensor([0])).pixels()
     assert pixels.dtype == torch.float32
     assert torch.equal(pixels.flatten(), torch.arange(256) / 255)
 

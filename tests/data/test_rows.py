@@ -211,8 +211,7 @@ def test_names_of_a_stream_are_checked(names: Any) -> None:
 def test_text_needs_classes_in_a_stream() -> None:
     rows = [{"image": X[row], "label": "cat"} for row in range(6)]
     check_refused("item 0: the label 'cat' is text; give classes=", next, stream_data(rows).batches(4))
-    stream = as_data(rows, class_names=["dog", "cat"])
-    assert next(stream.batches(4)).y.tolist() == [1] * 4
+    assert next(as_data(rows, class_names=["dog", "cat"]).batches(4)).y.tolist() == [1] * 4
 
 
 def test_wrong_classes() -> None:

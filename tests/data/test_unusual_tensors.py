@@ -148,5 +148,4 @@ def test_images_of_usual_channels_and_square_images_are_valid(channels: int, hei
 
 
 def test_arrays_keep_their_masks() -> None:
-    x = np.ma.masked_array(np.full((4, 6, 6, 3), 0.5), mask=True)
-    check_refused("masked", as_data, (x, Y))
+    check_refused("masked", as_data, (np.ma.masked_array(np.full((4, 6, 6, 3), 0.5), mask=True), Y))

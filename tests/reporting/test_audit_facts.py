@@ -253,8 +253,7 @@ def test_the_confusion_matrices_follow_from_the_rows(case: Case) -> None:
         assert np.asarray(confusion.matrix).tolist() == expected.tolist()
         images = [sum(truth == unit for truth in case.truth.values()) for unit in confusion.names]
         assert confusion.images.tolist() == images
-        superclasses = case.audit.outcomes.meta.superclasses
-        assert confusion.groups == superclasses
+        assert confusion.groups == case.audit.outcomes.meta.superclasses
         if np.any(expected):
             for row, column in np.argwhere(expected)[:5]:
                 share, count = percent(expected[row, column] / images[row]), expected[row, column]

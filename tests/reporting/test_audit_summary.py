@@ -57,8 +57,7 @@ def test_groups_replace_classes(make_audit: MakeAudit) -> None:
 
 
 def test_a_table_of_attacks_without_clean_images_has_no_nrr() -> None:
-    labels = np.tile([0, 1], 50)
-    outcomes = Outcomes.from_predictions(labels, attacks={"pgd": np.zeros(100, np.int64)})
+    outcomes = Outcomes.from_predictions(np.tile([0, 1], 50), attacks={"pgd": np.zeros(100, np.int64)})
     summary = AuditSummary.of(Audit(outcomes))
     assert "nrr" not in attack_frame(summary)
     table = attack_table(summary)

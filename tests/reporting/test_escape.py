@@ -79,8 +79,7 @@ def original(text: str) -> str:
 def audit_of(names: list[str], model: str) -> Audit:
     labels = np.repeat(np.arange(3), 4)
     wrong = np.where(np.arange(12) % 4 < labels, (labels + 1) % 3, labels)
-    outcomes = Outcomes.from_predictions(labels, labels, {"pgd": wrong}, names, model=model, model_hash="ab")
-    return Audit(outcomes)
+    return Audit(Outcomes.from_predictions(labels, labels, {"pgd": wrong}, names, model=model, model_hash="ab"))
 
 
 def read_csv(path: Path) -> list[list[str]]:

@@ -16,7 +16,6 @@ from .conftest import SUPERCLASSES, MakeAudit
 def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_path: Path) -> None:
     written = export(make_audit(accuracy=(0.6, 0.7, 0.3, 0.1), meta=SUPERCLASSES), tmp_path, ("csv", "md", "svg"))
     assert sorted(written) == sorted(tmp_path.iterdir())
-    names = {path.name for path in written}
     assert {
         "classes.csv",
         "attacks.md",
@@ -24,12 +23,11 @@ def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_pa
         "confusion-pgd.csv",
         "classes.svg",
         "errors-all.svg",
-    } <= names
+    } <= {path.name for path in written}
     classes = pd.read_csv(tmp_path / "classes.csv").set_index("class")
     assert classes.loc["cat", "all"] == 0.1
     assert (classes["all_low"] < classes["all"]).all()
-    confusion = pd.read_csv(tmp_path / "confusion-all.csv").set_index("truth")
-    assert confusion.loc["cat", "airplane"] == 90
+    assert pd.read_csv(tmp_path / "confusion-all.csv").set_index("truth").loc["cat", "airplane"] == 90
     assert "| **cat** | **100** |" in (tmp_path / "classes.md").read_text(encoding="utf-8")
 
 
@@ -49,8 +47,7 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert sorted(written) == sorted(tmp_path.iterdir())
     difference = pd.read_csv(tmp_path / "difference-new.csv").set_index("class")
     assert difference.loc["cat", "difference"] == pytest.approx(0.2)
-    methods = pd.read_csv(tmp_path / "methods.csv").set_index("method")
-    assert methods.loc["new", "worst"] == pytest.approx(0.3)
+    assert pd.read_csv(tmp_path / "methods.csv").set_index("method").loc["new", "worst"] == pytest.approx(0.3)
     assert pd.read_csv(tmp_path / "classes.csv").columns.tolist()[:3] == ["class", "n", "old_mean"]
     assert not (tmp_path / "accuracies.svg").exists(), "two methods are no frontier"
     export(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))

@@ -51,8 +51,7 @@ def test_only_large_images_are_downsampled() -> None:
 def test_the_largest_difference_reaches_white_and_half_of_it_half_way_to_black() -> None:
     found, factor = examples(change=8 / 255)
     assert factor == pytest.approx(0.5 * 255 / 8, rel=1e-5)
-    corner = pixels(found[0].difference)[0, 0]
-    assert corner.tolist() == [255, 64, 128]
+    assert pixels(found[0].difference)[0, 0].tolist() == [255, 64, 128]
     assert found[0].caption == "image 0"
 
 

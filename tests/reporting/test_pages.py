@@ -22,8 +22,7 @@ from .markup import addresses, parsed, tags
 
 def visible(path: Path) -> str:
     """The text of the body, its tags removed and its white space made simple."""
-    body = path.read_text(encoding="utf-8").partition("<body>")[2]
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8").partition("<body>")[2]))
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def saved_examples(number: int = 4) -> Artifacts:
 
 def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit: MakeAudit, tmp_path: Path) -> None:
     plain = make_audit(accuracy=(0.6, 0.7, 0.3, 0.02))
-    audit = Audit(plain.outcomes, artifacts=saved_examples())
-    path = report(audit, tmp_path / "a.html")
+    path = report(Audit(plain.outcomes, artifacts=saved_examples()), tmp_path / "a.html")
     shown = addresses(parsed(path.read_text(encoding="utf-8")))
     assert len([address for address in shown if address.startswith("data:")]) == 12
     text = visible(path)
@@ -116,8 +114,7 @@ def test_a_comparison_page_is_well_formed_and_small(make_audit: MakeAudit, tmp_p
     audits = {
         f"method {seed}": make_audit(classes=100, per_class=20, seed=seed, warnings=(warning,)) for seed in range(3)
     }
-    path = report(compare(audits), tmp_path / "a.html")
-    text = path.read_text(encoding="utf-8")
+    text = report(compare(audits), tmp_path / "a.html").read_text(encoding="utf-8")
     parsed(text)
     assert len(text.encode()) < MAX_BYTES
     assert text.count("Half of the gradients are zero.") == 1

@@ -64,8 +64,7 @@ def test_bounds_of_incomplete_audits_follow_from_the_rows(
             gone = (random.random((3, 40)) < lost) & (np.arange(3)[:, None] > 0)
             frame = whole.frame
             rows = frame["attack"].map(order.index).to_numpy()
-            part = Outcomes(frame[~gone[rows, frame["index"]]], whole.meta)
-            audits[name].append(Audit(part))
+            audits[name].append(Audit(Outcomes(frame[~gone[rows, frame["index"]]], whole.meta)))
             # 1: correct, 0: misclassified, 2: not judged. What is over after an earlier attack needs no row.
             verdicts = np.where(gone, 2, right)
             for place in range(1, 3):

@@ -134,8 +134,7 @@ def test_of_many_images_all_of_the_weakest_classes_and_a_sample_are_shown() -> N
 
 
 def test_large_images_are_reduced_and_compressed_to_fit() -> None:
-    noise = torch.rand(40, 1, 96, 128, generator=torch.Generator().manual_seed(0))
-    pixels = small(noise)
+    pixels = small(torch.rand(40, 1, 96, 128, generator=torch.Generator().manual_seed(0)))
     assert pixels.shape == (40, 48, 64, 3)
     tiles = Tiles(np.arange(40), pixels)
     exact = len(sheet(pixels, None))

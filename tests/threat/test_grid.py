@@ -29,8 +29,7 @@ def pair(seed: int, norm: Norm, share: float, count: int = 3) -> tuple[Tensor, T
     clean = torch.randint(0, 256, (count, 3, 5, 4), generator=generator, dtype=torch.uint8)
     clean[0, 0] = torch.tensor([0, 255])[torch.randint(0, 2, (5, 4), generator=generator)].byte()  # at the box
     x0, threat = to_unit(clean), Threat(norm, share * RADII[norm])
-    shift = torch.randn(x0.shape, generator=generator) * RADII[norm]
-    return threat.project(x0 + shift, x0), x0, threat
+    return threat.project(x0 + (torch.randn(x0.shape, generator=generator) * RADII[norm]), x0), x0, threat
 
 
 @given(SEEDS, NORMS, st.floats(0, 1))
@@ -115,8 +114,7 @@ def test_a_png_file_has_the_same_image(norm: Norm) -> None:
     result, file = rounded(x, x0, threat), io.BytesIO()
     pixels = (255 * result[0]).round().byte().permute(1, 2, 0).numpy()
     Image.fromarray(pixels).save(file, format="PNG")
-    read = torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)[None]
-    assert torch.equal(to_unit(read), result)
+    assert torch.equal(to_unit(torch.from_numpy(np.array(Image.open(file))).permute(2, 0, 1)[None]), result)
 
 
 def test_rounding_errors_of_clean_images_are_removed_and_others_refused() -> None:

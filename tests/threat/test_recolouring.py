@@ -56,8 +56,7 @@ def test_the_projection_is_the_nearest_recolouring() -> None:
     assert torch.allclose(threat.project(found, x0), found, atol=1e-6)
     nearest = (found - x).square().sum((1, 2, 3))
     for step in range(200):
-        rng = CounterRNG(step, "search")
-        functions = 0.02 * rng.normal(torch.arange(6), (3, recolouring.LEVELS))
+        functions = 0.02 * CounterRNG(step, "search").normal(torch.arange(6), (3, recolouring.LEVELS))
         other = threat.project(found + recolouring.applied(functions, x0), x0)
         assert bool(((other - x).square().sum((1, 2, 3)) >= nearest - 1e-6).all())
 

@@ -19,8 +19,7 @@ from tests.refusals import check_refused
 
 
 def some(count: int = 6, channels: int = 3, size: int = 32) -> Images:
-    generator = torch.Generator().manual_seed(0)
-    coarse = torch.rand(count, channels, 4, 4, generator=generator)
+    coarse = torch.rand(count, channels, 4, 4, generator=torch.Generator().manual_seed(0))
     x = torch.nn.functional.interpolate(coarse, (size, size), mode="bilinear").mul(255).byte()
     return Images(x, torch.arange(count) % 3, name="some")
 
@@ -96,8 +95,7 @@ def test_gaussian_blur_is_scipy_s(severity: int, deviation: float) -> None:
     expected = ndimage.gaussian_filter(
         images.pixels().double().numpy(), (0, 0, deviation, deviation), mode="nearest", truncate=4
     )
-    found = corrupt(images, "gaussian_blur", severity).pixels().numpy()
-    assert np.abs(found - expected).max() < 1.1 / 255
+    assert np.abs(corrupt(images, "gaussian_blur", severity).pixels().numpy() - expected).max() < 1.1 / 255
 
 
 def test_defocus_blur_is_a_smoothed_disk() -> None:
@@ -106,8 +104,7 @@ def test_defocus_blur_is_a_smoothed_disk() -> None:
     line = np.exp(-0.5 * (np.arange(-1, 2) / 0.1) ** 2)
     kernel = ndimage.convolve(disk / disk.sum(), np.outer(line, line) / line.sum() ** 2, mode="constant")
     expected = ndimage.convolve(images.pixels().double().numpy(), kernel[None, None], mode="mirror")
-    found = corrupt(images, "defocus_blur", 5).pixels().numpy()
-    assert np.abs(found - expected).max() < 1.1 / 255
+    assert np.abs(corrupt(images, "defocus_blur", 5).pixels().numpy() - expected).max() < 1.1 / 255
 
 
 def test_zoom_blur_is_scipy_s_zoom() -> None:
@@ -154,8 +151,7 @@ def test_contrast() -> None:
     images = some()
     x = images.pixels()
     mean = x.mean((2, 3), keepdim=True)
-    found = corrupt(images, "contrast", 5).pixels()
-    assert float((found - (mean + 0.15 * (x - mean))).abs().max()) < 1.1 / 255
+    assert float((corrupt(images, "contrast", 5).pixels() - (mean + 0.15 * (x - mean))).abs().max()) < 1.1 / 255
 
 
 def test_jpeg_is_pillow_s() -> None:

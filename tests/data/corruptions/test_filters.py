@@ -79,8 +79,7 @@ def test_glass_takes_pixels_near() -> None:
 def test_what_lies_on_the_image(channels: int) -> None:
     rng, index = CounterRNG(0, "test"), torch.arange(4)
     x = torch.full((4, channels, 32, 32), 0.4)
-    snow = Snow().apply(x, Snow.cifar[0], rng, index)
-    assert bool((snow >= x - 1e-6).all())
+    assert bool((Snow().apply(x, Snow.cifar[0], rng, index) >= x - 1e-6).all())
     keep, amount = Frost.cifar[2]
     frost = Frost().apply(x, (keep, amount), rng, index) - keep * x
     assert 0.4 * amount * 0.9 < float(frost.min()) <= float(frost.max()) <= amount

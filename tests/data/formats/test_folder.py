@@ -231,8 +231,7 @@ def test_columns_of_metadata_are_groupings(pictures: Path) -> None:
     assert named["site"] == ["\u00e5", "\u00e5", "missing", "south gate", "south gate"]
     assert images.columns["camera"].names == ("9", "10"), "in the order of numbers"
     assert load_data(pictures, per_class=1).columns["camera"].ids.tolist() == [0, 1, 0]
-    inside = pictures / "cat" / "metadata.csv"
-    inside.write_text("file_name,camera", encoding="utf-8")
+    (pictures / "cat" / "metadata.csv").write_text("file_name,camera", encoding="utf-8")
     assert {*load_data(pictures).columns} == {"camera", "site"}, "in a class folder it is another file"
 
 

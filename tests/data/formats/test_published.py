@@ -187,8 +187,7 @@ def test_imagenet_is_scaled_and_cut(only_here: Path, monkeypatch: pytest.MonkeyP
     refused(r"imagenet \(train\) is not in", "imagenet", split="train")
     monkeypatch.setattr(imagenet, "MOST", 1)
     refused(r"has 2 images; at most 1 .* per_class=50", "imagenet")
-    part = load_data(folder / "val", size=224, resize=256, per_class=1)
-    assert part.x.shape == (2, 3, 224, 224)
+    assert load_data(folder / "val", size=224, resize=256, per_class=1).x.shape == (2, 3, 224, 224)
     refused("resize = 100 with size = 224: give a size of at most 100", folder / "val", size=224, resize=100)
 
 

@@ -92,8 +92,7 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 def test_damaged_archives(kind: str, tmp_path: Path) -> None:
     files, message = WRONG[kind]
-    source = write_tar(tmp_path / "some.tar", files)
-    refused(message, source)
+    refused(message, write_tar(tmp_path / "some.tar", files))
 
 
 def test_files_that_are_not_archives(tmp_path: Path) -> None:

@@ -107,8 +107,7 @@ def test_parts_of_imagenet_have_their_own_classes(only_here: Path) -> None:
         (only_here / name / "README.txt").write_text("about")
         images = load_data(name, root=only_here)
         assert (images.y.tolist(), images.class_names, images.name) == ([0, 7], known.class_names, name)
-        stream = stream_data(name, root=only_here)
-        assert named_set(stream) is named_set(images) is known
+        assert named_set(stream_data(name, root=only_here)) is named_set(images) is known
     assert ImageNetA.logits[:4] == (6, 11, 13, 15)  # the first of the authors' list
     assert ImageNetR.logits[:4] == (1, 2, 4, 6)
     picture(only_here / "imagenet-a" / "n01440764" / "a.jpg", 1)  # a class of ImageNet only

@@ -60,8 +60,7 @@ def test_the_shade_spans_the_best_and_the_worst_of_every_epoch() -> None:
     (band,) = [mark for mark in drawing.marks if isinstance(mark, Line) and mark.closed]
     rule = {round(100 * value): y for value, y in zip((0.0, 0.2, 0.4, 0.6), rules(drawing), strict=True)}
     per_point = (rule[0] - rule[60]) / 60
-    values = [(rule[0] - y) / per_point for _, y in band.points]
-    assert values == pytest.approx([30, 50, 60, 10, 15, 10])
+    assert [(rule[0] - y) / per_point for _, y in band.points] == pytest.approx([30, 50, 60, 10, 15, 10])
 
 
 def rules(drawing: Drawing) -> list[float]:

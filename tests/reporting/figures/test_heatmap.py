@@ -31,8 +31,7 @@ def test_each_cell_has_a_hover_text() -> None:
 
 
 def test_errors_hide_the_diagonal() -> None:
-    text = heatmap(CONFUSION, "errors").svg()
-    shown = re.findall(r">(\d+)</text>", text)
+    shown = re.findall(r">(\d+)</text>", heatmap(CONFUSION, "errors").svg())
     assert sorted(map(int, shown)) == [2, 4, 6, 8, 10, 30, 50]
 
 

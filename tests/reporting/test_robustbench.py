@@ -25,7 +25,7 @@ THEIR_KEYS = [
 @pytest.fixture(autouse=True)
 def standard(monkeypatch: pytest.MonkeyPatch) -> None:
     """A suite whose members are called as those of the audits here."""
-    monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": (("pgd:steps=3", "fgsm"))})
+    monkeypatch.setitem(suites.SUITES, "autoattack", {"standard": ("pgd:steps=3", "fgsm")})
 
 
 @pytest.fixture

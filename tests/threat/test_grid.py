@@ -29,7 +29,7 @@ def pair(seed: int, norm: Norm, share: float, count: int = 3) -> tuple[Tensor, T
     clean = torch.randint(0, 256, (count, 3, 5, 4), generator=generator, dtype=torch.uint8)
     clean[0, 0] = torch.tensor([0, 255])[torch.randint(0, 2, (5, 4), generator=generator)].byte()  # at the box
     x0, threat = to_unit(clean), Threat(norm, share * RADII[norm])
-    return threat.project(x0 + (torch.randn(x0.shape, generator=generator) * RADII[norm]), x0), x0, threat
+    return threat.project(x0 + torch.randn(x0.shape, generator=generator) * RADII[norm], x0), x0, threat
 
 
 @given(SEEDS, NORMS, st.floats(0, 1))

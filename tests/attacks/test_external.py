@@ -169,12 +169,21 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
     check_refused(message, cw.attack, model, x, model(x).argmax(1), ExternalAttack(**given), threat="Linf:0.1")
 
 
-def test_what_cannot_be_made() -> None:
-    check_refused("attack= and build= exclude each other", ExternalAttack, attack=away, build=climbing)
-    check_refused("attack = 3 cannot be called as attack", ExternalAttack, attack=3)
-    check_refused(r"called as build\(model\): its parameters are \(x: .*, y: ", ExternalAttack, build=away)
-    check_refused(r"parameters are \(x\); use build= to call it with the model", ExternalAttack, attack=lambda x: x)
-    check_refused(r"Small is a class; give an object of it, or build=.*Small to call it", ExternalAttack, attack=Small)
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("attack= and build= exclude each other", {"attack": away, "build": climbing}),
+        ("attack = 3 cannot be called as attack", {"attack": 3}),
+        (r"called as build\(model\): its parameters are \(x: .*, y: ", {"build": away}),
+        (r"parameters are \(x\); use build= to call it with the model", {"attack": lambda x: x}),
+        (r"Small is a class; give an object of it, or build=.*Small to call it", {"attack": Small}),
+    ],
+)
+def test_what_cannot_be_made(message: str, options: dict[str, Any]) -> None:
+    check_refused(message, ExternalAttack, **options)
+
+
+def test_specs_that_cannot_be_made() -> None:
     check_refused(rf"is a function; .* as external:attack={__name__}:away", make, ATTACKS, f"{__name__}:away")
     check_refused("there is no module 'nowhere'", make, ATTACKS, "external:build=nowhere:attack")
 

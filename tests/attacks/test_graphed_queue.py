@@ -24,7 +24,6 @@ from classwise.attacks.engine.queue import BatchSizes
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.graphs import FEWEST_STEPS, WARM_UP, waits_noted
 from classwise.core.compute.precision import Precision
-from classwise.core.progress.listener import NullProgress
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
@@ -32,6 +31,7 @@ from classwise.training.posthoc.validation import robust_counts
 from classwise.training.recipe import Recipe
 from tests.refusals import check_refused
 
+from ..auditing.toys import Listener
 from ..pretend_cuda import PretendCuda
 from .models import Small, images
 from .test_contract import named
@@ -194,14 +194,6 @@ class Failing(Small):
         return super().forward(x)
 
 
-class Progress(NullProgress):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 REFUSED: dict[str, tuple[Any, str]] = {
     "python state": (lambda _: Counting(), r"the graph computes another '\w+'"),
     "synchronisation": (lambda _: Reading(CLASSES), "it waits for the GPU"),
@@ -237,7 +229,7 @@ def test_other_steps_are_computed_kernel_by_kernel(name: str, monkeypatch: pytes
 def test_an_audit_reports_attacks_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphed_steps, "FEWEST_STEPS", WARM_UP)
     data = cw.Images(images(32), torch.arange(32) % CLASSES)
-    progress = Progress()
+    progress = Listener()
     with PretendCuda():
         options: dict[str, Any] = {"threat": "Linf:0.03", "device": "cuda", "progress": progress, "guards": "off"}
         attacks = {"many": "pgd:steps=8", "few": "fgsm"}

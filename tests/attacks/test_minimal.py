@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -23,6 +21,7 @@ from tests.refusals import check_refused
 
 from .blocks import joined
 from .models import Linear, Small, images, labelled
+from .test_peers import peer
 
 
 def finished(
@@ -276,12 +275,6 @@ def test_a_model_that_returns_nan_leaves_the_images_finite(spec: str) -> None:
     result = finished(Striped(), attack, threat, images(20), torch.zeros(20, dtype=torch.int64), early_stop=True)
     assert bool(result.x.isfinite().all())
     assert float(threat.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
-
-
-def peer(name: str) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(name)
 
 
 @pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.05), ("L2", 0.3)])

@@ -89,10 +89,12 @@ def test_the_usual_call_succeeds_where_an_adversarial_example_exists(case: tuple
         assert bool((model(images_).argmax(1) != y)[wrong].all())
 
 
-def test_images_and_labels_that_do_not_fit(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+def test_images_and_labels_that_do_not_fit_and_a_state_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
     model, x, y = case
     check_refused(r"expected images \(N, C, H, W\)", AutoAttack(model).run_standard_evaluation, x, y[:3])
-    check_refused("unknown version", AutoAttack, model, version="strong")
+    check_refused(
+        "state_path is not supported", AutoAttack(model).run_standard_evaluation, x, y, state_path="state.json"
+    )
 
 
 def test_the_calls_of_the_original_package(
@@ -119,17 +121,20 @@ def test_the_calls_of_the_original_package(
     assert not capsys.readouterr().out
 
 
-def test_calls_of_the_original_package_that_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
-    model, x, y = case
-    check_refused("did you mean 'apgd-ce'", AutoAttack, model, version="custom", attacks_to_run=["apgd-c"])
-    check_refused(
-        "attacks_to_run is for version='custom', which needs it", AutoAttack, model, attacks_to_run=["apgd-ce"]
-    )
-    check_refused("attacks_to_run is for version='custom', which needs it", AutoAttack, model, version="custom")
-    check_refused("TensorFlow", AutoAttack, model, is_tf_model=True)
-    check_refused(
-        "state_path is not supported", AutoAttack(model).run_standard_evaluation, x, y, state_path="state.json"
-    )
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("unknown version", {"version": "strong"}),
+        ("did you mean 'apgd-ce'", {"version": "custom", "attacks_to_run": ["apgd-c"]}),
+        ("attacks_to_run is for version='custom', which needs it", {"attacks_to_run": ["apgd-ce"]}),
+        ("attacks_to_run is for version='custom', which needs it", {"version": "custom"}),
+        ("TensorFlow", {"is_tf_model": True}),
+    ],
+)
+def test_options_of_the_original_package_that_are_refused(
+    case: tuple[nn.Module, Tensor, Tensor], message: str, options: dict[str, Any]
+) -> None:
+    check_refused(message, AutoAttack, case[0], **options)
 
 
 def test_several_attacks_run_in_cascade(case: tuple[nn.Module, Tensor, Tensor]) -> None:

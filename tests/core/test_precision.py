@@ -27,6 +27,7 @@ from classwise.models import load_model
 from classwise.sweeps.plan import Plan
 from classwise.threat.ball import Threat
 from classwise.training.train import train
+from tests.auditing.toys import Listener
 from tests.refusals import check_refused
 
 
@@ -229,23 +230,13 @@ def test_nothing_is_compiled_again_in_later_epochs(tmp_path: Path, monkeypatch: 
     assert counts == [counts[0], *[counts[1]] * 3]
 
 
-class Lines(NullProgress):
-    """Keeps the log lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def log(self, line: str) -> None:
-        self.lines.append(line)
-
-
 @pytest.mark.parametrize(("multiplies", "dtype"), [(True, "bfloat16"), (False, "bfloat16"), (False, "float32")])
 def test_training_in_bfloat16_where_float32_is_faster_is_logged(
     multiplies: bool, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: multiplies, raising=False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    data, lines = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Lines()
+    data, listener = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Listener()
     overrides = {
         "precision.dtype": dtype,
         "model.name": "small-cnn",
@@ -253,8 +244,10 @@ def test_training_in_bfloat16_where_float32_is_faster_is_logged(
         "epochs": 1,
         "threat": "Linf:0.1",
     }
-    train("standard", out=tmp_path / "run", data=data, progress=lines, overrides={**overrides, "data.augment": "none"})
-    notes = [line for line in lines.lines if "--set precision.dtype=float32 is faster" in line]
+    train(
+        "standard", out=tmp_path / "run", data=data, progress=listener, overrides={**overrides, "data.augment": "none"}
+    )
+    notes = [line for line in listener.lines if "--set precision.dtype=float32 is faster" in line]
     assert len(notes) == (not multiplies and dtype == "bfloat16")
 
 
@@ -265,9 +258,9 @@ def test_the_dtype_auto_is_that_of_the_device_at_the_start(
 ) -> None:
     """The run folder has it, and a resumed run has it on any device."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    data, lines = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Lines()
+    data, listener = Images(torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8), torch.arange(40) % 4), Listener()
     overrides = {"precision.dtype": "auto", "model.name": "small-cnn", "model.width": 0.1, "threat": "Linf:0.1"}
-    options: dict[str, Any] = {"data": data, "progress": lines, "overrides": overrides | {"data.augment": "none"}}
+    options: dict[str, Any] = {"data": data, "progress": listener, "overrides": overrides | {"data.augment": "none"}}
     options |= {"out": tmp_path / "run", "epochs": 1}
     for resume, amx in ((False, multiplies), (True, not multiplies)):
         monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda amx=amx: amx, raising=False)
@@ -275,7 +268,7 @@ def test_the_dtype_auto_is_that_of_the_device_at_the_start(
         assert (run.recipe.precision.dtype, run.recipe.precision.channels_last) == (dtype, dtype == "bfloat16")
     assert f"dtype: {dtype}" in run.recipe_file.read_text()
     note = "bfloat16 takes longer than float32" if multiplies else "two to three times as fast"
-    assert sum(note in line for line in lines.lines) == 1  # of the resumed run
+    assert sum(note in line for line in listener.lines) == 1  # of the resumed run
 
 
 def test_the_plan_that_compares_precisions() -> None:

@@ -19,6 +19,7 @@ from classwise.data.encoded import EncodedImages
 from classwise.data.sets import loading
 from classwise.data.sets.imagenet import ImageNet
 from classwise.data.sets.loading import open_data
+from tests.data.writers import png
 from tests.refusals import check_refused
 
 from ..attacks.models import Small
@@ -29,12 +30,6 @@ CLASSES = ("cat", "dog")
 def picture(number: int, mode: str = "RGB", size: tuple[int, int] = (9, 8)) -> Image.Image:
     values = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     return Image.fromarray(values).convert(mode)
-
-
-def png(image: Image.Image) -> bytes:
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    return content.getvalue()
 
 
 def folder(root: Path, modes: str = "RGB", count: int = 20) -> Path:
@@ -54,7 +49,7 @@ def shards(root: Path, count: int = 20) -> Path:
         files: dict[str, bytes] = {}
         for number in range(shard * count // 2, (shard + 1) * count // 2):
             label = str(2 * number // count).encode()
-            files |= {f"{number:02}.cls": label, f"{number:02}.png": png(picture(number))}
+            files |= {f"{number:02}.cls": label, f"{number:02}.png": png(np.asarray(picture(number)))}
         write_tar(root / f"test-{shard}.tar", files)
     return root
 

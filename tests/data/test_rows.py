@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from classwise.data import Images, Stream, as_data, load_data, stream_data
 from tests.data.refusals import refused
+from tests.data.writers import png
 from tests.refusals import check_refused
 
 X = torch.arange(6 * 3 * 4 * 4).remainder(256).to(torch.uint8).reshape(6, 3, 4, 4)
@@ -26,12 +26,6 @@ LAST = X.permute(0, 2, 3, 1).numpy()
 
 def pillow(row: int) -> Image.Image:
     return Image.fromarray(LAST[row])
-
-
-def png(row: int) -> bytes:
-    file = io.BytesIO()
-    pillow(row).save(file, "PNG")
-    return file.getvalue()
 
 
 class ClassLabel:
@@ -58,8 +52,8 @@ SOURCES: dict[str, Any] = {
     "pillow": [{"image": pillow(row), "label": Y[row]} for row in range(6)],
     "other usual names": [{"pixel_values": X[row], "labels": Y[row], "id": row} for row in range(6)],
     "only one Pillow image": [{"photo": pillow(row), "caption": "a", "target": Y[row]} for row in range(6)],
-    "not decoded by datasets": [{"img": {"bytes": png(row), "path": None}, "label": Y[row]} for row in range(6)],
-    "webdataset": [{"__key__": str(row), "png": png(row), "cls": str(Y[row]).encode()} for row in range(6)],
+    "not decoded by datasets": [{"img": {"bytes": png(LAST[row]), "path": None}, "label": Y[row]} for row in range(6)],
+    "webdataset": [{"__key__": str(row), "png": png(LAST[row]), "cls": str(Y[row]).encode()} for row in range(6)],
     "nested lists": [{"image": LAST[row].tolist(), "label": Y[row]} for row in range(6)],
     "batches": [{"image": X[:4], "label": torch.tensor(Y[:4])}, {"image": X[4:], "label": torch.tensor(Y[4:])}],
     "batches of Pillow images": [{"image": [pillow(row) for row in range(6)], "label": Y}],

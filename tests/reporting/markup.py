@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 VOID = {"meta", "img", "br", "link", "input", "hr"}
@@ -51,6 +54,12 @@ def addresses(page: ET.Element) -> list[str]:
     """The addresses that a page refers to."""
     keys = {"src", "href", "action"}
     return [value for element in page.iter() for key, value in element.items() if key in keys]
+
+
+def visible(page: Path) -> str:
+    """The text of a page, without tags, and with single blanks."""
+    text = unescape(re.sub(r"<[^>]*>", " ", page.read_text(encoding="utf-8")))
+    return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
 
 
 def rows_of(element: ET.Element) -> list[list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,8 @@ from classwise.reporting.svg import Label, Line
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, lowest_interval
 from classwise.testing.robustness import _message
+
+from .markup import visible
 
 TIED = (48, 50, 49, 52, 51, 50, 47, 50, 53, 49)
 """Correct images of ten nearly tied classes of 100."""
@@ -70,12 +71,7 @@ def ends() -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def page(audit: Audit, tmp_path_factory: pytest.TempPathFactory) -> str:
-    return text_of(cw.report(audit, tmp_path_factory.mktemp("page") / "page.html"))
-
-
-def text_of(page: Path) -> str:
-    text = unescape(re.sub(r"<[^>]*>", " ", page.read_text(encoding="utf-8")))
-    return re.sub(r"\s+", " ", text.replace("\u00a0", " "))
+    return visible(cw.report(audit, tmp_path_factory.mktemp("page") / "page.html"))
 
 
 def bracket(ends: tuple[float, float]) -> str:
@@ -140,7 +136,7 @@ def test_a_comparison(
     facts = comparison_facts(comparison)
     assert (facts["methods"]["mine"]["worst_low"], facts["methods"]["mine"]["worst_high"]) == ends
     assert facts["worst_interval"] == NAME
-    text = text_of(cw.report(comparison, tmp_path / "compare.html"))
+    text = visible(cw.report(comparison, tmp_path / "compare.html"))
     assert f"worst-class accuracy 47.0 % (kind6; 95 % interval {span(ends)} %)" in text
     assert f"Worst class: {NAME}" in text
     assert f"Worst class, mine: 47.0 % of 1,000 (95 % interval {span(ends)} %)" in text
@@ -155,7 +151,7 @@ def test_a_board(audit: Audit, ends: tuple[float, float], tmp_path: Path, capsys
     assert table["rows"][0]["results"]["worst"] == {"value": 0.47, "low": ends[0], "high": ends[1]}
     show_result(board)
     assert re.search(rf"mine +47\.0 +{re.escape(bracket(ends))} +kind6", capsys.readouterr().out)
-    text = text_of(cw.report(board, tmp_path / "board.html"))
+    text = visible(cw.report(board, tmp_path / "board.html"))
     assert f"Worst class: the lowest class accuracy, with the {NAME}" in text
     assert f"47.0 {span(ends)}" in text
 

@@ -17,12 +17,7 @@ from classwise.reporting.facts.examples import MAX_EXAMPLES
 from classwise.reporting.pages.audit import MAX_BYTES
 
 from .conftest import SUPERCLASSES, MakeAudit
-from .markup import addresses, parsed, tags
-
-
-def visible(path: Path) -> str:
-    """The text of the body, its tags removed and its white space made simple."""
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", path.read_text(encoding="utf-8").partition("<body>")[2]))
+from .markup import addresses, parsed, tags, visible
 
 
 def test_the_page_is_one_well_formed_file_without_outside_addresses(make_audit: MakeAudit, tmp_path: Path) -> None:

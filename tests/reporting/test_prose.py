@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 import pandas as pd
@@ -30,44 +30,30 @@ from classwise.reporting.text.result import Result, parts_of, text
 from classwise.stats.intervals import Estimate
 
 from .conftest import NAMES, SUPERCLASSES, audit_of
+from .markup import parsed
 from .sample_pages import sample_curve
 from .test_worst_class import result_of
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 
 
-class Prose(HTMLParser):
-    """The headings and paragraphs of a page, without its tables, figures and settings."""
+WANTED = {"h1", "h2", "h3", "p", "figcaption", "li", "summary"}
+"""Headings and paragraphs of a page, without its tables, figures and settings."""
 
-    WANTED = frozenset({"h1", "h2", "h3", "p", "figcaption", "li", "summary"})
 
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-        self.open: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in self.WANTED:
-            self.open.append(tag)
-            self.lines.append("#" * (tag[0] == "h") * int(tag[1:] or 0 if tag[0] == "h" else 0) + " " * (tag[0] == "h"))
-        elif tag == "span" and self.open:
-            self.lines[-1] += " | "
-
-    def handle_endtag(self, tag: str) -> None:
-        if self.open and tag == self.open[-1]:
-            self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        if self.open:
-            self.lines[-1] += data
+def words(element: Element) -> str:
+    """The text of an element; a bar stands before each span."""
+    inside = (" | " * (part.tag == "span") + words(part) + (part.tail or "") for part in element)
+    return (element.text or "") + "".join(inside)
 
 
 def prose(result: Result) -> str:
     """A result on the terminal, and the headings and paragraphs of its page."""
     with tempfile.TemporaryDirectory() as folder:
         page = report(result, Path(folder) / "page.html").read_text(encoding="utf-8")
-    lines = [" ".join(line.split()) for line in Prose(page).lines]
+    shown = [element for element in parsed(page).iter() if element.tag in WANTED]
+    marks = ["#" * int(element.tag[1]) if element.tag[0] == "h" else "" for element in shown]
+    lines = [" ".join(f"{mark} {words(element)}".split()) for mark, element in zip(marks, shown, strict=True)]
     both = [text(result), "-" * 40, *filter(None, lines)]
     return "\n".join(both).replace("\u00a0", " ").replace(classwise.__version__, "VERSION") + "\n"
 

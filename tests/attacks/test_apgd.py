@@ -287,9 +287,7 @@ def test_the_linearised_order_begins_with_the_nearest_boundary_of_a_linear_model
 
 
 def test_the_linearised_order_is_computed_once_per_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = Linear(12), images(40, side=3)
-    with torch.no_grad():
-        y = model(x).argmax(1)
+    model, x, y = labelled(Linear(12), images(40, side=3))
     aims: list[Tensor] = []
     start = AutoPGD.start
 

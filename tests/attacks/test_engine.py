@@ -196,8 +196,7 @@ def test_bfloat16_gradients_are_verified_in_float32(case: tuple[Small, Tensor, T
     model, _, y = case
     exact = evaluated(case, PGD(steps=6))
     fast = evaluated(case, PGD(steps=6), precision=Precision(dtype="bfloat16", channels_last=True))
-    with torch.no_grad():
-        assert torch.equal(fast.success, model.eval()(fast.x).argmax(1) != y)
+    assert torch.equal(fast.success, model.eval()(fast.x).argmax(1) != y)
     assert float((fast.success == exact.success).float().mean()) > 0.95
 
 
@@ -248,8 +247,7 @@ def test_an_attack_that_leaves_its_ball_is_brought_back(case: tuple[Small, Tenso
     result = evaluated(case, Astray(), early_stop=early_stop)
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert 0 <= float(result.x.min()) <= float(result.x.max()) <= 1
-    with torch.no_grad():
-        assert torch.equal(result.success, case[0].eval()(result.x).argmax(1) != case[2])
+    assert torch.equal(result.success, case[0].eval()(result.x).argmax(1) != case[2])
 
 
 def test_passes_are_counted_image_by_image(case: tuple[Small, Tensor, Tensor]) -> None:
@@ -276,11 +274,8 @@ def test_no_images_give_no_rows(case: tuple[Small, Tensor, Tensor]) -> None:
     assert list(Engine(case[0]).attack(PGD(), THREAT, [])) == []
 
 
-def test_a_batch_of_nothing_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
+def test_a_batch_of_nothing_and_an_unsupported_norm_are_refused(case: tuple[Small, Tensor, Tensor]) -> None:
     check_refused("batch_size = 0", Engine, case[0], batch_size=0)
-
-
-def test_an_unsupported_norm_is_refused(case: tuple[Small, Tensor, Tensor]) -> None:
     check_refused(
         "FAB does not support L1; it supports Linf and L2", list, Engine(case[0]).attack(FAB(), Threat("L1", 1.0), [])
     )
@@ -419,8 +414,7 @@ def test_zero_gradients_of_skipped_laps_are_counted() -> None:
 )
 def test_no_steps_are_skipped_of_models_that_may_not_repeat(model: Small) -> None:
     x, attack = images(40), PGD(steps=40, step_size="1eps")
-    with torch.no_grad():
-        y = model.eval()(x).argmax(1)
+    y = model.eval()(x).argmax(1)
     passes = Engine(model, batch_size=32).passes
     with passes.for_gradients(x, precise=False) as forward:
         before = torch.get_rng_state()

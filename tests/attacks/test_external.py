@@ -60,9 +60,8 @@ def on_the_model(model: nn.Module, x: Tensor, y: Tensor, *, size: float = 0.09) 
 
 
 def run(attack: ExternalAttack, model: nn.Module, x: Tensor, threat: Threat) -> Finished:
-    with torch.no_grad():
-        y = model(x).argmax(1)
-    (done,) = Engine(model, batch_size=32).attack(attack, threat, [Job(torch.arange(len(x)), x, y)])
+    job = Job(torch.arange(len(x)), x, model(x).argmax(1))
+    (done,) = Engine(model, batch_size=32).attack(attack, threat, [job])
     return done
 
 

@@ -20,7 +20,7 @@ from classwise.threat.ball import Threat
 from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda, convolves_in_tf32
-from .models import Small, images
+from .models import Small, images, labelled
 from .test_graphed_queue import rows_of
 
 CLASSES = 4
@@ -31,9 +31,7 @@ def attacked(
     spec: str, radius: float, device: str, *, early_stop: bool, precision: Precision = FAST
 ) -> dict[str, Tensor]:
     """All columns of the finished rows, in the order of the images."""
-    model, x = Small(CLASSES).eval(), images(COUNT)
-    with torch.no_grad():
-        y = model(x).argmax(1)
+    model, x, y = labelled(Small(CLASSES).eval(), images(COUNT))
     engine = Engine(model.to(device), precision=precision, batch_size=32, early_stop=early_stop)
     attack = make(ATTACKS, spec)
     blocks = list(engine.attack(attack, Threat(attack.norms[0], radius), [Job(torch.arange(COUNT), x, y)]))
@@ -62,13 +60,10 @@ def test_successes_are_those_of_float32(spec: str, radius: float) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["fab-t:steps=5,targets=1", "fab:steps=4"])
 def test_the_nearest_points_are_misclassified_in_float32(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, clean = Small(CLASSES).eval(), images(COUNT)
-    with torch.no_grad():
-        y = model(clean).argmax(1)
+    model, clean, y = labelled(Small(CLASSES).eval(), images(COUNT))
 
     def misclassified(rows: dict[str, Tensor]) -> Tensor:
-        with torch.no_grad():
-            wrong: Tensor = model(rows["x"]).argmax(1) != y
+        wrong: Tensor = model(rows["x"]).argmax(1) != y
         return wrong
 
     in_float32 = attacked(spec, 1.0, "cpu", early_stop=False, precision=FLOAT32)

@@ -20,7 +20,7 @@ from classwise.core.settings.config import configurable, make
 from classwise.threat.ball import Threat
 
 from ..pretend_cuda import PretendCuda
-from .models import Small, images
+from .models import Small, images, labelled
 from .test_graphed_queue import rows_of, same
 
 CLASSES = 5
@@ -48,9 +48,7 @@ def attacked(
     radius: float = 0.02,
 ) -> Run:
     """Attack some images, a few of which are misclassified when clean."""
-    net, x = (model or Small(CLASSES)).eval(), images(count)
-    with torch.no_grad():
-        y = net(x).argmax(1)
+    net, x, y = labelled((model or Small(CLASSES)).eval(), images(count))
     y[::9] = (y[::9] + 1) % CLASSES
     run, forward, early = Run(), CountedForward.__call__, Queue._early
 

@@ -29,7 +29,7 @@ from classwise.threat.ball import Threat
 from classwise.training.recipe import Recipe
 from tests.refusals import check_refused
 
-from ..attacks.models import Small, images
+from ..attacks.models import Small, images, labelled
 from ..auditing.toys import Listener
 from ..pretend_cuda import PretendCuda
 from ..training.test_graphed_step import TINY
@@ -103,9 +103,7 @@ def test_the_fused_copy_of_a_network_is_one_graph(name: str, monkeypatch: pytest
 
 def attacked(precision: Precision, device: str = "cpu") -> tuple[list[Finished], Engine, PGD]:
     count, attack = 8, PGD(steps=8)
-    model, x = Small(CLASSES), images(count)
-    with torch.no_grad():
-        y = model.eval()(x).argmax(1)
+    model, x, y = labelled(Small(CLASSES).eval(), images(count))
     engine = Engine(model.to(device), precision=precision, batch_size=8)
     jobs = [Job(torch.arange(count), x, y)]
     return list(engine.attack(attack, Threat("Linf", 0.01), jobs, images=count)), engine, attack

@@ -61,13 +61,18 @@ def test_other_objects_are_refused_and_not_called(
     check_refused(rf"{registry.kind} '{path}' is (a|the class) \w+; give a", registry.load, path)
 
 
-@pytest.mark.parametrize("path", [":", "os:", ":x", "..a:b", "a b:c", "os:a..b", "\0:x", "x" * 300 + ":y"])
-def test_malformed_paths(path: str) -> None:
-    check_refused("is not of the form package", ATTACKS.load, path)
+MALFORMED = [":", "os:", ":x", "..a:b", "a b:c", "os:a..b", "\0:x", "x" * 300 + ":y"]
 
 
-def test_an_abstract_class_is_refused() -> None:
-    check_refused("is the abstract class Attack", ATTACKS.load, "classwise.attacks.base:Attack")
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        *((path, "is not of the form package") for path in MALFORMED),
+        ("classwise.attacks.base:Attack", "is the abstract class Attack"),
+    ],
+)
+def test_malformed_paths_and_abstract_classes_are_refused(path: str, message: str) -> None:
+    check_refused(message, ATTACKS.load, path)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +89,6 @@ def test_numbers(text: str, value: float) -> None:
 def test_text_that_is_no_number(text: str) -> None:
     assert number(text) == text
     check_refused("radius must be a number such as 8/255", Threat.parse, f"Linf:{text}")
-
-
-@pytest.mark.parametrize("text", ["Linf:-1", "L2:1e308"])
-def test_radii_out_of_range(text: str) -> None:
-    check_refused("from 0 to 1,000,000", Threat.parse, text)
 
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -198,8 +198,7 @@ def test_every_attack_is_compiled_at_one_batch_size(
 ) -> None:
     engine = Engine(network(1), precision=COMPILED, batch_size=64)
     x = torch.rand(80, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        y = engine.model(x).argmax(1)
+    y = engine.model(x).argmax(1)
     attack = make(ATTACKS, spec)
     for _ in range(2):
         found = list(engine.attack(attack, Threat("Linf", 0.01), [Job(torch.arange(80), x, y)]))

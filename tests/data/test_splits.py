@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,18 +71,17 @@ def test_larger_subsets_contain_smaller_ones() -> None:
     assert set(stratified_subset(y, 50).tolist()) < set(stratified_subset(y, 200).tolist())
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, float("nan")])
-def test_bad_share(share: float) -> None:
-    check_refused("between 0 and 1", stratified_split, torch.tensor([0, 0]), share)
-
-
-def test_a_class_must_keep_an_image() -> None:
-    check_refused("class 1 has 1 images", stratified_split, torch.tensor([0, 0, 1]), 0.5)
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_bad_subset(count: int) -> None:
-    check_refused(f"subset of {count}", stratified_subset, torch.tensor([0, 0, 1]), count)
+@pytest.mark.parametrize(
+    ("message", "split", "labels", "amount"),
+    [
+        *(("between 0 and 1", stratified_split, [0, 0], share) for share in (0.0, 1.0, -0.1, 2.0, float("nan"))),
+        ("class 1 has 1 images", stratified_split, [0, 0, 1], 0.5),
+        ("subset of 0", stratified_subset, [0, 0, 1], 0),
+        ("subset of 4", stratified_subset, [0, 0, 1], 4),
+    ],
+)
+def test_bad_amounts(message: str, split: Callable[..., object], labels: list[int], amount: float) -> None:
+    check_refused(message, split, torch.tensor(labels), amount)
 
 
 def test_saved_and_loaded(tmp_path: Path) -> None:

@@ -135,11 +135,8 @@ def test_bad_items_are_one_line(items: list[Any], message: str) -> None:
     check_refused(message, list, Stream(items, class_names=list("abcd")).batches(4))
 
 
-def test_negative_label_without_names() -> None:
+def test_bad_sources_labels_and_sizes() -> None:
     check_refused("label -1: must not be negative", list, Stream([(UNIT[0], -1)]).batches(4))
-
-
-def test_bad_source_and_size() -> None:
     for source in (3, {"train": [(X, Y)]}):
         check_refused("is not a Dataset", Stream, source)
     check_refused("batch size 0", next, Stream([(X, Y)]).batches(0))

@@ -3,15 +3,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from classwise.data import load_data, stream_data
 from tests.data.refusals import refused
 from tests.refusals import check_refused
 
-from ..test_encoded import picture, png, shards, write_tar
+from ..test_encoded import picture, shards, write_tar
+from ..writers import png
 
-PNG = png(picture(0))
+PNG = png(np.asarray(picture(0)))
 
 
 def test_labels_and_order(tmp_path: Path) -> None:

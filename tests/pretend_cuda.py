@@ -441,7 +441,7 @@ def _place() -> str:
     """The innermost places in the package, such as ``attacks/engine/queue.py:150 run``."""
     places: list[str] = []
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(places) < 10:
+    while frame is not None and len(places) < 16:
         _, package, file = frame.f_code.co_filename.rpartition("/src/classwise/")
         if package:
             places.append(f"{file}:{frame.f_lineno} {frame.f_code.co_name}")

@@ -15,3 +15,11 @@ def check_refused(message: str, call: Callable[..., object], /, *arguments: Any,
     with pytest.raises(ClasswiseError, match=message) as caught:
         call(*arguments, **options)
     assert "\n" not in str(caught.value)
+
+
+def refused(call: Callable[..., object], /, *arguments: Any, **options: Any) -> str:
+    """The error message of a call, which is one line."""
+    with pytest.raises(ClasswiseError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

@@ -105,9 +105,8 @@ def attacked(model: nn.Module, attack: Attack, *, early_stop: bool) -> list[Fini
     y[:12] = (y[:12] + 1) % 10
     columns = (torch.split(column, 50) for column in (torch.arange(100), x, y))
     jobs = [Job(*row) for row in zip(*columns, strict=True)]
-    blocks = list(engine.attack(attack, Threat(attack.norms[0], 0.02), jobs))
     assert engine.passes.unfused == ""
-    return blocks
+    return list(engine.attack(attack, Threat(attack.norms[0], 0.02), jobs))
 
 
 def rows_of(blocks: list[Finished]) -> dict[str, Tensor]:
@@ -245,8 +244,7 @@ def trained(name: str, folder: Path) -> Counted:
             for _ in range(1 + epoch):
                 with gpu.counted() as counted:
                     settings = trainer.class_settings()
-                    rows = trainer.batches.rows(order, epoch, trainer.state.step, settings)
-                    trainer.train_step(rows, settings)
+                    trainer.train_step(trainer.batches.rows(order, epoch, trainer.state.step, settings), settings)
                 trainer.state.step += 1
             if epoch == 0:
                 trainer._end_epoch(settings, seconds=1.0)

@@ -90,8 +90,7 @@ def test_a_finished_run_is_not_repeated(whole: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(Timer, "__init__", lambda *_, **__: None)  # no cell can time anything
     before = json.loads((whole / "results.json").read_text())["stages"]
     with PretendCuda():
-        start = whole / "results.json"
-        assert command.run(BENCHMARKS, tmp_path, "another command", quick=True, start=start) == 0
+        assert command.run(BENCHMARKS, tmp_path, "another command", quick=True, start=whole / "results.json") == 0
         assert command.run(BENCHMARKS, tmp_path / "limit", "x", quick=True, limit=1.0) == command.UNFINISHED
     assert json.loads((tmp_path / "results.json").read_text())["stages"] == before
 
@@ -211,8 +210,7 @@ def test_the_device_has_finished_whenever_the_clock_is_read(gpu: PretendCuda, mo
         return 0.0
 
     paired({"a": lambda: events.append("a")}, 2, clock=clock, device="cuda")
-    joined = " ".join(events)
-    assert joined.count("wait clock a wait clock") == 3  # the warm-up and two rounds
+    assert " ".join(events).count("wait clock a wait clock") == 3  # the warm-up and two rounds
     events.clear()
     paired({"a": lambda: events.append("a")}, 2, clock=clock)
     assert "wait" not in events

@@ -127,8 +127,7 @@ def test_the_rounds_fit_the_time_limit(each: float, rounds: int, tmp_path: Path)
     """Besides the warm-up: 20 s, then rounds that end at 40, 60 and 80 s."""
     clock = Clock()
     stage = toy({"a": lambda timer: timer.seconds(lambda: clock.advance(each), 15) | {"n": 0}})
-    report = call(tmp_path, stage, clock=clock)
-    cell = report.cells["toy"]["a"]
+    cell = call(tmp_path, stage, clock=clock).cells["toy"]["a"]
     assert cell["result"] == {"seconds": each, "rounds": rounds, "planned": 15, "n": 0}
     assert cell["seconds"] == (rounds + 1) * each
     text = page_of(tmp_path)

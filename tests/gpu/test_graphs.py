@@ -16,12 +16,12 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.engine import graphed as graphed_steps
 from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.determinism import deterministic_algorithms
-from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Threat
 
 from ..attacks.models import Small
 from ..attacks.test_graphed_queue import CAPTURABLE, CLASSES, Reading, attacked, brief, rows_of, same
 from ..auditing.toys import Listener
+from ..refusals import check_refused
 from ..training.test_graphed_step import CASES, REFUSED, TINY
 from ..training.test_trainer import contents
 from . import MARKS, PRETENDED
@@ -134,8 +134,9 @@ def test_a_step_that_waits_is_refused_before_it_is_captured() -> None:
     attack = PGD(steps=40)
     _, engine = attacked(attack, "auto", model=Reading(CLASSES), dtype="float32")
     assert engine.not_graphed(attack) == "it waits for the GPU"
-    with pytest.raises(ClasswiseError, match=r"^precision.graphs = on: it waits for the GPU"):
-        attacked(attack, "on", model=Reading(CLASSES), dtype="float32")
+    check_refused(
+        r"^precision.graphs = on: it waits for the GPU", attacked, attack, "on", model=Reading(CLASSES), dtype="float32"
+    )
     torch.cuda.empty_cache()
     assert attacked(attack, "on")[1].not_graphed(attack) == ""
 

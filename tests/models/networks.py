@@ -254,8 +254,7 @@ class SmallCNN(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.feature_extractor(x)
-        return self.classifier(features.view(-1, 8 * 4 * 4))  # type: ignore[no-any-return]
+        return self.classifier(self.feature_extractor(x).view(-1, 8 * 4 * 4))  # type: ignore[no-any-return]
 
 
 class VGG(nn.Module):

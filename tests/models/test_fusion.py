@@ -224,8 +224,7 @@ def test_a_lack_of_memory_is_not_hidden() -> None:
 def test_a_wrapped_model_is_fused() -> None:
     """The wrapper that selects the logits cannot be traced."""
     model = trained(LogitsModel(build_model("lenet", num_classes=5, in_channels=3, mean=[0.5], std=[0.2])))
-    deep = trained(LogitsModel(nn.Sequential(ControlFlow())))
-    for wrapped, count in ((model, 0), (deep, 1)):
+    for wrapped, count in ((model, 0), (trained(LogitsModel(nn.Sequential(ControlFlow()))), 1)):
         fusion = Fusion(wrapped)
         with fusion.forward(EXACT, digits()) as forward:
             assert error(forward(digits()), wrapped(digits())) < 1e-5

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.data.sets.imagenet import ImageNet
 from classwise.models import build_model, load_model, save_weights
@@ -19,6 +18,7 @@ from classwise.papers.cost import passes_per_second
 from classwise.papers.user_inputs import UserInputs
 from classwise.training.recipe import Recipe
 from classwise.training.setup import model_spec
+from tests.refusals import check_refused, refused
 
 NETWORKS: dict[str, tuple[tuple[int, ...], int, int]] = {
     "resnet18": ((2, 2, 2, 2), 0, 11_689_512),
@@ -156,8 +156,7 @@ def test_the_stem_of_a_training_follows_the_images() -> None:
     recipe = Recipe.read("at", {"model.name": "resnet50"})
     assert "stem" not in model_spec(recipe, photographs(96))
     assert model_spec(recipe, photographs(128))["stem"] == "7x7"
-    own = Recipe.read(recipe, {"model.options": {"stem": "3x3"}})
-    assert model_spec(own, photographs(128))["stem"] == "3x3"
+    assert model_spec(Recipe.read(recipe, {"model.options": {"stem": "3x3"}}), photographs(128))["stem"] == "3x3"
 
 
 def test_rates_are_those_of_the_network_that_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,13 +173,14 @@ def test_rates_are_those_of_the_network_that_is_trained(monkeypatch: pytest.Monk
 
 def test_wrong_options(tmp_path: Path) -> None:
     shape: dict[str, Any] = {"num_classes": 3, "in_channels": 3, "width": 1 / 32}
-    with pytest.raises(ClasswiseError, match="stem = '5x5' of a residual network: must be 3x3 or 7x7"):
-        build_model("resnet18", stem="5x5", **shape)
-    with pytest.raises(ClasswiseError, match="widen = 2 of a residual network: must be 1"):
-        build_model("resnet18", widen=2, **shape)
+    assert "stem = '5x5' of a residual network: must be 3x3 or 7x7" in refused(
+        build_model, "resnet18", stem="5x5", **shape
+    )
+    assert "widen = 2 of a residual network: must be 1" in refused(build_model, "resnet18", widen=2, **shape)
     torch.save(trained("resnet18").state_dict(), tmp_path / "w.pth")
-    with pytest.raises(ClasswiseError, match=r"size mismatch for conv1.weight: .* use stem=7x7$"):
-        load_model("resnet18", tmp_path / "w.pth", stem="3x3")
+    check_refused(
+        r"size mismatch for conv1.weight: .* use stem=7x7$", load_model, "resnet18", tmp_path / "w.pth", stem="3x3"
+    )
 
 
 def test_the_example_of_benz20(tmp_path: Path) -> None:

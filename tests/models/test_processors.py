@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.core.errors import ClasswiseError
 from classwise.models.loading.sources.processors import check, preprocessing
 from classwise.models.resizing import CenterCrop, RelativeCrop, Resize
 from tests.models.processors import EFFICIENT, MOBILE, Processor
+from tests.refusals import check_refused
 
 SIZES = st.one_of(
     st.fixed_dictionaries({"height": st.integers(4, 20), "width": st.integers(4, 20)}),
@@ -125,9 +125,7 @@ def test_size_of_resized_images(resize: Resize, image: tuple[int, int], expected
     ],
 )
 def test_unsupported_values_are_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message) as error:
-        preprocessing(Processor(**values).to_dict())
-    assert "\n" not in str(error.value)
+    check_refused(message, preprocessing, Processor(**values).to_dict())
 
 
 @pytest.mark.parametrize("key", ["do_color_quantize", "do_thumbnail", "do_something_new", "do_pad"])
@@ -156,7 +154,6 @@ def test_a_processor_that_computes_something_else_is_refused() -> None:
         (Patches(patch_size=4), "computes other pixels than its known keys describe.*patch_size = 4"),
         (Failing(), "fails on an image: ValueError: no$"),
     ):
-        with pytest.raises(ClasswiseError, match=message):
-            check(processor, preprocessing(processor.to_dict()), processor.to_dict())
+        check_refused(message, check, processor, preprocessing(processor.to_dict()), processor.to_dict())
     unused = Inverted(invert=False, note="text")
     check(unused, preprocessing(unused.to_dict()), unused.to_dict())

@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.registry import load_object
 from classwise.models import MODELS, build_model, fingerprint, load_model
 from classwise.models.loading.references import is_stored, parse_reference
@@ -20,6 +19,7 @@ from classwise.models.loading.sources import SOURCES
 from classwise.models.loading.sources.base import ModelSource
 from classwise.models.logits import LogitsModel
 from classwise.models.normalization import Normalized
+from tests.refusals import check_refused, refused
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -62,8 +62,7 @@ def test_every_source_describes_itself(prefix: str) -> None:
 )
 def test_a_missing_package_is_named_with_its_extra(prefix: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ClasswiseError, match=rf'pip install "classwise\[{prefix}\]"'):
-        load_model(f"{prefix}:some/thing")
+    check_refused(rf'pip install "classwise\[{prefix}\]"', load_model, f"{prefix}:some/thing")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +78,7 @@ def test_a_package_that_cannot_be_imported(
     (tmp_path / "timm.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
-    with pytest.raises(ClasswiseError, match=f"timm is installed and cannot be imported {message}$"):
-        load_model("timm:resnet18")
+    check_refused(f"timm is installed and cannot be imported {message}$", load_model, "timm:resnet18")
 
 
 NET = """
@@ -167,8 +165,7 @@ def test_a_refused_argument_leaves_the_random_numbers_unchanged() -> None:
 )
 @pytest.mark.usefixtures("mynet")
 def test_calls_that_fail(name: str, options: dict[str, float], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        build_model(f"mynet:{name}", num_classes=7, in_channels=3, **options)  # type: ignore[arg-type]
+    check_refused(message, build_model, f"mynet:{name}", num_classes=7, in_channels=3, **options)
 
 
 @pytest.mark.usefixtures("mynet")
@@ -179,9 +176,8 @@ def test_an_option_that_the_inner_function_refuses_is_an_error() -> None:
 
 def test_objects_by_a_dotted_name() -> None:
     assert load_object("collections:OrderedDict.fromkeys")(["a"]) == {"a": None}
-    with pytest.raises(ClasswiseError, match="known: ") as caught:
-        load_object("textwrap:zzz")
-    assert str(caught.value).endswith("known: TextWrapper, dedent, fill, indent, shorten, wrap"), "not its import re"
+    said = refused(load_object, "textwrap:zzz")
+    assert said.endswith("known: TextWrapper, dedent, fill, indent, shorten, wrap"), "not its import re"
 
 
 @pytest.mark.parametrize(
@@ -201,21 +197,18 @@ def test_objects_by_a_dotted_name() -> None:
 )
 def test_references_of_files(reference: str, message: str, mynet: Path) -> None:
     mynet.with_name("bad.py").write_text("def (")
-    with pytest.raises(ClasswiseError, match=message):
-        load_model(reference)
+    check_refused(message, load_model, reference)
 
 
 def test_a_python_file_elsewhere_is_named_with_its_folder(
     mynet: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    with pytest.raises(ClasswiseError, match=rf"such as mynet:Net, from the folder {mynet.parent}"):
-        load_model(str(mynet))
+    check_refused(rf"such as mynet:Net, from the folder {mynet.parent}", load_model, str(mynet))
     (mynet.parent / "nets").mkdir()
     (mynet.parent / "nets" / "mine.py").write_text(NET)
     monkeypatch.chdir(mynet.parent)
-    with pytest.raises(ClasswiseError, match=r"such as nets\.mine:Net \("):
-        load_model("nets/mine.py", weights="w.pt")
+    assert "such as nets.mine:Net (" in refused(load_model, "nets/mine.py", weights="w.pt")
 
 
 OWN = "tests.models.samples:Own"
@@ -249,8 +242,7 @@ def test_a_width_that_nobody_requested_is_not_passed(name: str) -> None:
     """It is a factor for the zoo, and may be a number of channels elsewhere."""
     model = build_model(f"tests.models.samples:{name}", num_classes=3, in_channels=3)
     assert [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)] == [64, 3]
-    again = build_model(**model.spec)  # type: ignore[arg-type]
-    assert again.spec == model.spec
+    assert build_model(**model.spec).spec == model.spec  # type: ignore[arg-type]
     model = build_model(f"tests.models.samples:{name}", num_classes=3, in_channels=3, width=32.0)  # as of --width 32
     assert [layer.out_features for layer in model.modules() if isinstance(layer, nn.Linear)] == [32, 3]
 
@@ -281,5 +273,4 @@ def test_a_width_that_nobody_requested_is_not_passed(name: str) -> None:
 )
 def test_mistakes(name: str, options: dict[str, object], message: str) -> None:
     settings: dict[str, object] = {"num_classes": 10, "in_channels": 3, **options}
-    with pytest.raises(ClasswiseError, match=message):
-        build_model(name, **settings)  # type: ignore[arg-type]
+    check_refused(message, build_model, name, **settings)

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 import classwise as cw
 from classwise.cli import main
-from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
@@ -29,9 +28,16 @@ from classwise.run import make
 from classwise.sweeps.plan import Plan
 from classwise.sweeps.run import prepare_sweep
 from tests.models.processors import EFFICIENT, MOBILE, Processor
+from tests.refusals import check_refused, refused
 
 X = torch.rand(5, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 Install = Callable[..., None]
+
+
+@pytest.fixture
+def calls() -> list[dict[str, Any]]:
+    """The calls of a package in the place of an installed one."""
+    return []
 
 
 @pytest.fixture
@@ -123,9 +129,10 @@ def inputs_of(model: nn.Module, images: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", PREPROCESSING)
-def test_preprocessing_of_transformers(kind: str, tmp_path: Path, install: Install) -> None:
+def test_preprocessing_of_transformers(
+    kind: str, tmp_path: Path, install: Install, calls: list[dict[str, Any]]
+) -> None:
     content, mean, std, side = PREPROCESSING[kind]
-    calls: list[dict[str, Any]] = []
     install("transformers", **transformers(calls))
     preprocessing(tmp_path / "hf", **content)
     model = load_model(f"hf:{tmp_path / 'hf'}")
@@ -166,29 +173,25 @@ def test_padding_is_black_before_the_normalisation(tmp_path: Path, install: Inst
 def test_unsupported_preprocessing_of_transformers(tmp_path: Path, install: Install) -> None:
     install("transformers", **transformers([]))
     preprocessing(tmp_path / "hf", do_something_new=True)
-    with pytest.raises(ClasswiseError, match=r"model 'hf:.*': the image processor's do_something_new = True changes"):
-        load_model(f"hf:{tmp_path / 'hf'}")
+    check_refused(
+        r"model 'hf:.*': the image processor's do_something_new = True changes", load_model, f"hf:{tmp_path / 'hf'}"
+    )
 
 
 def test_transformers_without_a_head_or_of_timm(tmp_path: Path, install: Install) -> None:
     install("transformers", **transformers([], missing=("classifier.weight", "classifier.bias")))
-    with pytest.raises(
-        ClasswiseError, match=r"no weights for classifier.bias, classifier.weight; give a model fine-tuned"
-    ):
-        load_model(f"hf:{tmp_path}")
+    assert "no weights for classifier.bias, classifier.weight; give a model fine-tuned" in refused(
+        load_model, f"hf:{tmp_path}"
+    )
     install("transformers", **transformers([], model_type="timm_wrapper"))
-    with pytest.raises(ClasswiseError, match="is a model of timm; use timm:"):
-        load_model(f"hf:{tmp_path}")
+    assert "is a model of timm; use timm:" in refused(load_model, f"hf:{tmp_path}")
 
 
 def test_transformers_is_trained_with_the_shape_of_the_data(tmp_path: Path, install: Install) -> None:
     install("transformers", **transformers([]))
-    model = build_model(f"hf:{tmp_path}", num_classes=7, in_channels=1)
-    assert model(X[:, :1]).shape == (5, 7)
-    with pytest.raises(ClasswiseError, match="has 3 classes, not 7"):
-        load_model(f"hf:{tmp_path}", num_classes=7)
-    with pytest.raises(ClasswiseError, match="have no parameter width"):
-        load_model(f"hf:{tmp_path}", width=0.5)
+    assert build_model(f"hf:{tmp_path}", num_classes=7, in_channels=1)(X[:, :1]).shape == (5, 7)
+    assert "has 3 classes, not 7" in refused(load_model, f"hf:{tmp_path}", num_classes=7)
+    assert "have no parameter width" in refused(load_model, f"hf:{tmp_path}", width=0.5)
 
 
 def timm(calls: list[dict[str, Any]], fixed: bool = False) -> dict[str, Any]:
@@ -207,8 +210,9 @@ def timm(calls: list[dict[str, Any]], fixed: bool = False) -> dict[str, Any]:
     }
 
 
-def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(
+    install: Install, calls: list[dict[str, Any]]
+) -> None:
     install("timm", **timm(calls))
     data = SimpleNamespace(num_classes=9, shape=(1, 8, 8))
     model = load_model("timm:net.tag", data=data)
@@ -223,28 +227,26 @@ def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(instal
                              ({"name": "timm:other"}, r"cannot be loaded: OSError: no connection; give --weights FILE"),
                              ({"name": "timm:net", "num_classes": 5}, "of 'timm:net' have 3 classes, not 5"),
                              ({"name": "timm:net", "width": 0.5}, "have no parameter width")):  # fmt: skip
-        with pytest.raises(ClasswiseError, match=message):
-            load_model(str(options.pop("name")), **options)
+        check_refused(message, load_model, str(options.pop("name")), **options)
 
 
-def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install, calls: list[dict[str, Any]]) -> None:
     install("timm", **timm(calls))
     own = network(4, seed=5)
     torch.save({"state_dict": own.state_dict()}, tmp_path / "w.pt")
     model = load_model("timm:net", tmp_path / "w.pt", num_classes=4)
     assert calls[-1]["pretrained"] is False
     assert torch.equal(model(X), own((X - 0.1) / 0.2).logits)
-    with pytest.raises(ClasswiseError, match=r"size mismatch for linear.weight.*; use num_classes=4"):
-        load_model("timm:net", tmp_path / "w.pt")
+    check_refused(r"size mismatch for linear.weight.*; use num_classes=4", load_model, "timm:net", tmp_path / "w.pt")
     constants = {"mean": torch.full((3,), 0.5), "std": torch.full((3,), 0.25)}
     torch.save({**{f"model.{key}": tensor for key, tensor in own.state_dict().items()}, **constants}, tmp_path / "n.pt")
     model = load_model("timm:net", tmp_path / "n.pt", num_classes=4)
     assert torch.equal(model(X), own((X - 0.5) / 0.25).logits)  # the file's own normalisation
 
 
-def test_a_trained_model_of_a_source_is_loaded_again_without_its_weights(tmp_path: Path, install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_a_trained_model_of_a_source_is_loaded_again_without_its_weights(
+    tmp_path: Path, install: Install, calls: list[dict[str, Any]]
+) -> None:
     install("timm", **timm(calls))
     trained = build_model("timm:net", num_classes=4, in_channels=3)
     assert calls[-1]["pretrained"] is False
@@ -256,11 +258,9 @@ def test_a_trained_model_of_a_source_is_loaded_again_without_its_weights(tmp_pat
     assert torch.equal(load_model(tmp_path / "published.safetensors")(X), load_model("timm:net")(X))
 
 
-def test_a_folder_of_timm_is_read_as_data(tmp_path: Path, install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_a_folder_of_timm_is_read_as_data(tmp_path: Path, install: Install, calls: list[dict[str, Any]]) -> None:
     install("timm", **timm(calls, fixed=True))
-    with pytest.raises(ClasswiseError, match=r"has no weights; expected model.safetensors or pytorch_model.bin"):
-        load_model(f"timm:{tmp_path}")
+    assert "has no weights; expected model.safetensors or pytorch_model.bin" in refused(load_model, f"timm:{tmp_path}")
     torch.save(network(seed=5).state_dict(), tmp_path / "pytorch_model.bin")
     model = load_model(f"timm:{tmp_path}")
     assert calls[-1] == {"model_name": f"local-dir:{tmp_path}", "pretrained": False}
@@ -283,8 +283,7 @@ def torchvision(calls: list[dict[str, Any]]) -> dict[str, Any]:
     return {"list_models": lambda module: ["net"], "get_model_weights": lambda name: known, "get_model": get_model}
 
 
-def test_torchvision(tmp_path: Path, install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_torchvision(tmp_path: Path, install: Install, calls: list[dict[str, Any]]) -> None:
     install("torchvision")
     install("torchvision.models", **torchvision(calls))
     model = load_model("torchvision:net")
@@ -301,8 +300,7 @@ def test_torchvision(tmp_path: Path, install: Install) -> None:
         ("torchvision:net", {"num_classes": 5}, "the weights of 'torchvision:net' have 3 classes, not 5"),
         ("torchvision:net", {"in_channels": 1}, "has 3 image channels, not 1"),
     ):
-        with pytest.raises(ClasswiseError, match=message):
-            load_model(reference, **options)
+        check_refused(message, load_model, reference, **options)
 
 
 class Normalising(nn.Module):
@@ -345,8 +343,7 @@ def test_robustbench(tmp_path: Path, install: Install, monkeypatch: pytest.Monke
     torch.manual_seed(3)
     theirs = Normalising().eval()
     state = {key: tensor for key, tensor in theirs.state_dict().items() if key not in ("mu", "sigma")}
-    model = load_model("robustbench:Name2020/cifar10/Linf")
-    assert torch.equal(model(X), theirs(X))
+    assert torch.equal(load_model("robustbench:Name2020/cifar10/Linf")(X), theirs(X))
     assert (tmp_path / "models/cifar10/Linf/Name2020.pt").is_file()
     assert torch.equal(load_model("robustbench:Name2020")(X), theirs(X))
     assert downloads == ["id"]  # once
@@ -358,8 +355,7 @@ def test_robustbench(tmp_path: Path, install: Install, monkeypatch: pytest.Monke
         ("robustbench:Name2020/cifar10/L2", {}, "unknown threat model of RobustBench for cifar10 'L2'"),
         ("robustbench:Name2020", {"depth": 3}, "option 'depth'"),
     ):
-        with pytest.raises(ClasswiseError, match=message):
-            load_model(reference, **options)  # type: ignore[arg-type]
+        check_refused(message, load_model, reference, **options)
     assert sorted(file.name for file in (tmp_path / "models/cifar10/Linf").iterdir()) == ["Name2020.pt"]
 
 
@@ -416,25 +412,23 @@ def test_an_onnx_file(batch: Any, tmp_path: Path, install: Install, monkeypatch:
     ):
         (tmp_path / "bad.onnx").write_bytes(b"hello")
         given = {key: tmp_path / "bad.onnx" if key == "weights" else option for key, option in options.items()}
-        with pytest.raises(ClasswiseError, match=message):
-            load_model(tmp_path / name, **given)  # type: ignore[arg-type]
-    with pytest.raises(ClasswiseError, match="the ONNX model has 3 image channels and the images 1"):
-        model(X[:, :1])
+        check_refused(message, load_model, tmp_path / name, **given)
+    assert "the ONNX model has 3 image channels and the images 1" in refused(model, X[:, :1])
     for name, value, message in (
         ("outputs", (("label", "tensor(int64)", ["n"]),), r"has the outputs label tensor\(int64\) \['n'\]; expected"),
         ("type", "tensor(uint8)", r"has the inputs x tensor\(uint8\) .*; expected one of floating-point images"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(Session, name, value)
-            with pytest.raises(ClasswiseError, match=message):
-                load_model(tmp_path / "net.onnx")
+            check_refused(message, load_model, tmp_path / "net.onnx")
 
 
 def test_onnx_runtime_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "net.onnx").write_bytes(b"whole")
-    with pytest.raises(ClasswiseError, match=r'onnxruntime is not installed; run pip install "classwise\[onnx\]"'):
-        load_model(tmp_path / "net.onnx")
+    assert 'onnxruntime is not installed; run pip install "classwise[onnx]"' in refused(
+        load_model, tmp_path / "net.onnx"
+    )
 
 
 def test_the_documented_audits_of_the_leaderboard(
@@ -488,8 +482,7 @@ def test_the_documented_audits_of_the_leaderboard(
 TWO_CLASSES = Images(torch.rand(4, 3, 8, 8), torch.arange(4) % 2)
 
 
-def test_heads_of_transformers_and_timm(tmp_path: Path, install: Install) -> None:
-    calls: list[dict[str, Any]] = []
+def test_heads_of_transformers_and_timm(tmp_path: Path, install: Install, calls: list[dict[str, Any]]) -> None:
     install("timm", **timm(calls))
     model = load_model("timm:net", pretrained=False, data=TWO_CLASSES, outputs="binary-logits")
     assert calls[-1]["num_classes"] == 1
@@ -500,8 +493,7 @@ def test_heads_of_transformers_and_timm(tmp_path: Path, install: Install) -> Non
     assert not model(TWO_CLASSES.x)[:, 0].any()
     install("transformers", **transformers([]))
     model = load_model(f"hf:{tmp_path}", data=TWO_CLASSES, outputs="binary")  # trained weights keep their three classes
-    with pytest.raises(ClasswiseError, match=r"outputs='binary': .* shape \(4, 3\) for 4 images"):
-        model(TWO_CLASSES.x)
+    check_refused(r"outputs='binary': .* shape \(4, 3\) for 4 images", model, TWO_CLASSES.x)
 
 
 @pytest.mark.parametrize("shape", [["n"], ["n", 1]])
@@ -526,6 +518,5 @@ def test_binary_onnx_files(shape: list[Any], tmp_path: Path, install: Install, m
 @pytest.mark.filterwarnings("ignore")  # of TorchScript itself
 def test_scripted_modules() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(192, 1), nn.Flatten(0)).eval()
-    scripted = torch.jit.script(network)
-    model = load_model(scripted, outputs="binary-logits")
+    model = load_model(torch.jit.script(network), outputs="binary-logits")
     assert torch.equal(model(TWO_CLASSES.x)[:, 1], network(TWO_CLASSES.x))

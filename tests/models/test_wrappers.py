@@ -13,19 +13,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from classwise.core.errors import ClasswiseError
 from classwise.models import LogitsModel, Normalized, fingerprint, load_model, pick_logits
 from classwise.models.base import bare
 from classwise.models.functions import FunctionModel, as_module
 from tests.models.samples import Own, tiny
+from tests.refusals import check_refused, refused
 
 LOGITS = torch.tensor([[1.0, 2.0]])
 
 
 def test_normalisation_by_hand() -> None:
     model = Normalized(nn.Identity(), mean=[0.5, 0.25], std=[0.5, 0.125])
-    x = torch.tensor([1.0, 0.5]).reshape(1, 2, 1, 1)
-    assert torch.equal(model(x).flatten(), torch.tensor([1.0, 2.0]))
+    assert torch.equal(model(torch.tensor([1.0, 0.5]).reshape(1, 2, 1, 1)).flatten(), torch.tensor([1.0, 2.0]))
     assert model.mean.shape == model.std.shape == (1, 2, 1, 1)
     assert set(model.state_dict()) == {"mean", "std"}
 
@@ -43,8 +42,7 @@ def test_the_inner_model_s_parts_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
-def test_a_wrapped_model_can_be_copied(again: object) -> None:
-    assert callable(again)
+def test_a_wrapped_model_can_be_copied(again: Callable[[nn.Module], nn.Module]) -> None:
     model = Normalized(tiny(), [0.5] * 3, [0.25] * 3)
     x = torch.rand(2, 3, 8, 8)
     assert torch.equal(again(model)(x), model(x))
@@ -56,13 +54,11 @@ def test_a_model_with_a_mean_of_its_own_can_be_normalised_and_a_normalised_one_n
     model = Normalized(inner, [0.5], [0.5])
     assert model(torch.ones(1, 1, 1, 1)).tolist() == [[1.0]]
     assert set(model.state_dict()) == {"mean", "std", "model.mean"}
-    with pytest.raises(ClasswiseError, match=r"normalised already; pass the inner model, model.model"):
-        Normalized(model, [0.5], [0.5])
+    assert "normalised already; pass the inner model, model.model" in refused(Normalized, model, [0.5], [0.5])
 
 
 def test_mean_and_std_of_different_lengths() -> None:
-    with pytest.raises(ClasswiseError, match="mean has 1 channels and std 3"):
-        Normalized(nn.Identity(), [0.5], [0.25] * 3)
+    assert "mean has 1 channels and std 3" in refused(Normalized, nn.Identity(), [0.5], [0.25] * 3)
 
 
 @pytest.mark.parametrize(
@@ -85,22 +81,19 @@ def test_logits_are_found(output: object) -> None:
     ],
 )
 def test_logits_that_are_not_there(output: object, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        pick_logits(output)
+    check_refused(message, pick_logits, output)
 
 
 def test_a_model_of_two_outputs_becomes_one_of_logits() -> None:
     own = Own(3)
     x = torch.rand(4, 3, 2, 2)
-    logits: Tensor = LogitsModel(own)(x)
-    assert torch.equal(logits, own(x)[0])
+    assert torch.equal(LogitsModel(own)(x), own(x)[0])
 
 
 @pytest.mark.parametrize("channels", [2, 10_000])
 def test_a_normalisation_of_other_channels_is_refused_before_it_is_broadcast(channels: int) -> None:
     model = Normalized(nn.Flatten(), torch.zeros(channels), torch.ones(channels))
-    with pytest.raises(ClasswiseError, match=f"the normalisation has {channels} channels and the images have 1"):
-        model(torch.rand(2, 1, 8, 8))
+    assert f"the normalisation has {channels} channels and the images have 1" in refused(model, torch.rand(2, 1, 8, 8))
     assert Normalized(nn.Flatten(), [0.0], [1.0])(torch.rand(2, 3, 8, 8)).shape == (2, 192)
 
 
@@ -189,5 +182,4 @@ def test_a_function_is_loaded_like_a_module() -> None:
     ],
 )
 def test_what_is_no_model(value: Any, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        as_module(value)
+    check_refused(message, as_module, value)

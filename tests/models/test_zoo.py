@@ -23,8 +23,7 @@ def parameters(model: nn.Module) -> int:
 
 def narrow(name: str, num_classes: int = 4, in_channels: int = 2) -> Classifier:
     torch.manual_seed(0)
-    width = NARROW.get(name, 1 / 8)
-    model = build_model(name, num_classes=num_classes, in_channels=in_channels, width=width)
+    model = build_model(name, num_classes=num_classes, in_channels=in_channels, width=NARROW.get(name, 1 / 8))
     assert isinstance(model, Classifier)
     return model
 

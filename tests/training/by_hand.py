@@ -28,9 +28,10 @@ def constants(count: int) -> ClassSettings:
     return ClassSettings(epsilon=torch.full((count,), EPSILON), beta=torch.full((count,), 6.0))
 
 
-def close(values: Tensor | None, expected: list[float], tolerance: float = 1e-6) -> bool:
+def close(values: Tensor | None, expected: list[Any], tolerance: float = 1e-6) -> bool:
+    """Whether a tensor has the expected values, which may be nested lists."""
     assert values is not None
-    return torch.allclose(values.float(), torch.tensor(expected), atol=tolerance)
+    return torch.allclose(values.float(), torch.tensor(expected, dtype=torch.float32), atol=tolerance)
 
 
 def event_of(state: Average) -> dict[str, Any]:

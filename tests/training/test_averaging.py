@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,11 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from classwise.core.errors import ClasswiseError
 from classwise.training.averaging import EMA, FAWA, IUTFAWA, SWA, Average, Averager, ChartFAWA
 from classwise.training.classes import Signals
-from classwise.training.recipe import Recipe
-from classwise.training.train import train
 
 from .by_hand import event_of
 from .test_cfa import weights
@@ -75,11 +71,9 @@ def test_the_chart_by_hand() -> None:
 
 
 def test_the_reference_of_the_chart_is_the_best_window_and_its_spread_that_of_the_last() -> None:
-    gate = ChartFAWA()
     history = [0.1] * 5 + [0.30, 0.31, 0.32, 0.33, 0.34] * 2 + [0.2, 0.21] * 5
     medians = [statistics.median(history[first : first + 10]) for first in range(len(history) - 9)]
-    bar = gate.score_and_threshold(history, soft(0.2))[1]
-    assert bar == pytest.approx(max(medians) - 0.5 * 1.4826 * 0.005)
+    assert ChartFAWA().score_and_threshold(history, soft(0.2))[1] == pytest.approx(max(medians) - 0.5 * 1.4826 * 0.005)
     assert max(medians) == pytest.approx(0.32)
 
 
@@ -98,8 +92,7 @@ def test_the_chart_scores_early_epochs_and_reports_long_refusals() -> None:
     assert state.weights  # the average of all epochs is saved until then
     kept = gate.after_epoch(state, weights(50.0), soft(0.9), 0.9)
     assert float(kept.weights["w"]) == 50.0  # the first admitted epoch begins the real average
-    again = gate.after_epoch(kept, weights(1.0), soft(0.01), 0.9)
-    assert torch.equal(again.weights["w"], kept.weights["w"])
+    assert torch.equal(gate.after_epoch(kept, weights(1.0), soft(0.01), 0.9).weights["w"], kept.weights["w"])
 
 
 @settings(max_examples=50, deadline=None)
@@ -145,21 +138,3 @@ def test_no_epoch_is_admitted_if_no_class_can_be_measured() -> None:
     for gate in gates:
         signals = {"valid.soft": nothing, "valid.robust": nothing, "valid.count": torch.zeros(3)}
         assert not event_of(gate.after_epoch(Average(), weights(1.0), signals, 0.5))["admitted"]
-
-
-def test_fawa_without_a_validation_split_is_rejected_before_data_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(*_: object, **__: object) -> None:
-        raise AssertionError("data was read")
-
-    monkeypatch.setattr("classwise.training.setup.load_data", read)
-    overrides = {"data.validation": 0, "selection": "last"}
-    with pytest.raises(ClasswiseError, match=r"data.validation = 0: selection and averaging need a validation split"):
-        train("cfa-at-chart", out=tmp_path / "run", overrides=overrides)
-
-
-@pytest.mark.parametrize("field", ["confidence=0.4", "confidence=1", "threshold=2"])
-def test_an_invalid_setting_of_fawa_is_named(field: str) -> None:
-    with pytest.raises(ClasswiseError, match=field.split("=", maxsplit=1)[0]):
-        Recipe.read("at", {"averaging": f"fawa-iut:{field}"})

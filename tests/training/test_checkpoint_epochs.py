@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.errors import ClasswiseError
 from classwise.models import load_model
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
+from ..refusals import refused
 from .killing import KillAt, Killed
 from .on_digits import TINY
-from .refusals import refused
 
 STEPS = 3
 """Steps of an epoch: 128 images in batches of 48, the last one smaller."""
@@ -109,16 +108,9 @@ def test_other_epochs_are_refused_with_the_saved_ones(run: Run, name: str) -> No
     assert f"has no weights {name!r}; saved: {saved}" in refused(run.model, name)
 
 
-def test_epochs_are_sorted_and_must_be_in_the_run() -> None:
+def test_epochs_are_sorted() -> None:
     assert Recipe.read("at", {"checkpoint_epochs": [30, 7, 7]}).checkpoint_epochs == (7, 30)
     assert Recipe.read("at", {"checkpoint_epochs": "[200]"}).checkpoint_epochs == (200,)
-    for wrong, says in (
-        ("[3, 201]", "contains 201; it must"),
-        ("[0]", "checkpoint_epochs"),
-        ("12", "checkpoint_epoch"),
-    ):
-        with pytest.raises(ClasswiseError, match=says):
-            Recipe.read("at", {"checkpoint_epochs": wrong})
 
 
 def test_another_number_of_epochs_scales_the_checkpoints() -> None:
@@ -137,5 +129,4 @@ def test_the_digest_depends_on_the_checkpoints_but_not_on_the_default() -> None:
 
 
 def test_a_run_is_not_resumed_with_other_checkpoints(run: Run) -> None:
-    with pytest.raises(ClasswiseError, match=r"checkpoint_epochs was \[1, 3, 4\], now \[2\]"):
-        trained(run.path, checkpoints=(2,), resume=True)
+    assert "checkpoint_epochs was [1, 3, 4], now [2]" in refused(trained, run.path, checkpoints=(2,), resume=True)

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from classwise.attacks.engine import Engine, Job
-from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings, ClassSums
 from classwise.training.posthoc.validation import validation_split
-from classwise.training.recipe import Recipe
 from classwise.training.schedules.dafa import DAFA, AverageDAFA
 from classwise.training.similarity_weights import class_weights
 from classwise.training.train import train
@@ -64,11 +62,6 @@ def test_dafa_average_differs_in_its_signal_only() -> None:
     other = average.after_epoch(average.start(classes(2)), {"valid.average_confidence": confidence}, 0)
     assert torch.equal(state["weights"], other["weights"])
     assert close(other["weights"], [1 + 0.6 * 0.7, 1 - 0.6 * 0.7])
-    with pytest.raises(
-        ClasswiseError,
-        match=r"reads valid.average_confidence, which needs a validation split; set data.validation = 0.02",
-    ):
-        Recipe.read("trades", AVERAGE | {"data.validation": 0})
 
 
 def test_dafa_average_uses_the_averaged_model(tmp_path: Path) -> None:

@@ -54,8 +54,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[FusedCopy]:
 @pytest.mark.parametrize("averaging", ["ema:start_fraction=0", "ema:start_fraction=0,every=step"])
 def test_one_copy_of_each_model_serves_all_epochs(averaging: str, copies: list[FusedCopy], tmp_path: Path) -> None:
     overrides = TINY | FUSED | {"averaging": averaging, "epochs": 3}
-    result = train("at", data="digits", out=tmp_path / "run", overrides=overrides)
-    assert "average" in result.saved_weights()
+    assert "average" in train("at", data="digits", out=tmp_path / "run", overrides=overrides).saved_weights()
     assert len(copies) == 2
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
 from classwise.training.finite_checks import FiniteLossCheck, all_finite, likely_cause
@@ -18,6 +17,8 @@ from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 from classwise.training.trainer import Trainer
+
+from ..refusals import check_refused, refused
 
 SMALL: dict[str, Any] = {
     "model": {"name": "lenet", "width": 0.25},
@@ -56,10 +57,12 @@ def state_of(run: Run) -> dict[str, Any]:
 
 
 def test_a_learning_rate_that_is_too_high(tmp_path: Path) -> None:
-    with pytest.raises(
-        ClasswiseError, match=r"the loss is not finite at epoch 1, step [234] of 4; .* optimizer.lr = 1e\+06"
-    ):
-        trained(tmp_path / "run", {"optimizer.lr": 1e6, "lr_schedule": "constant"})
+    check_refused(
+        r"the loss is not finite at epoch 1, step [234] of 4; .* optimizer.lr = 1e\+06",
+        trained,
+        tmp_path / "run",
+        {"optimizer.lr": 1e6, "lr_schedule": "constant"},
+    )
     assert not Run(tmp_path / "run").state_file.exists()
     assert not list((tmp_path / "run").glob("checkpoints/*.safetensors"))
 
@@ -74,8 +77,7 @@ def test_the_last_finite_checkpoint_is_retained(
     """Weights that overflow in the last step do not affect the loss; they are checked before they are saved."""
     diverging(monkeypatch, at)
     out = tmp_path / "run"
-    with pytest.raises(ClasswiseError, match=f"the {place}.*; the last finite checkpoint is in {out}"):
-        trained(out)
+    check_refused(f"the {place}.*; the last finite checkpoint is in {out}", trained, out)
     monkeypatch.undo()
     run = Run.open(out)
     assert run.epochs_done == 1
@@ -94,15 +96,13 @@ def test_continue_logs_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_unknown_policy(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="on_nan = 'stopp': must be 'stop' or 'continue'"):
-        trained(tmp_path / "run", on_nan="stopp")
+    assert "on_nan = 'stopp': must be 'stop' or 'continue'" in refused(trained, tmp_path / "run", on_nan="stopp")
     assert not (tmp_path / "run").exists()
 
 
 def test_the_first_step_that_is_not_finite() -> None:
     losses = FiniteLossCheck(torch.device("cpu"))
-    values = [[1.0], [2.0, torch.nan], [3.0], [torch.inf]]
-    for step, pair in enumerate(values):
+    for step, pair in enumerate([[1.0], [2.0, torch.nan], [3.0], [torch.inf]]):
         assert losses.due(step)
         losses.add([torch.tensor(value) for value in pair], step)
     assert losses.first() == 1

@@ -16,7 +16,6 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
 from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.models.modes import frozen
 from classwise.threat.ball import Threat
@@ -122,16 +121,14 @@ def test_the_terms_of_scaled_csr_are_divided_too(model: Forward, batch: Training
         assert torch.allclose(scaled[name], term / 7, atol=1e-7), name
 
 
-def test_ccr_and_a_scaled_objective_are_refused() -> None:
-    """Both divide by 1 + beta, so the loss would be divided twice."""
-    with pytest.raises(ClasswiseError, match=r"'ccr' divides the loss by 1 \+ beta, and so does objective\.scaled"):
-        Recipe.read("cfa-trades", {"objective.scaled": True})
+def test_ccm_and_a_scaled_objective_are_combined() -> None:
     assert Recipe.read("trades-scaled", {"schedules": ["ccm"]}).parts.objective == Trades(scaled=True)
 
 
 def test_trades_maximises_the_divergence_from_a_small_normal_perturbation() -> None:
-    attack = Trades().inner(make(ATTACKS, "pgd:steps=10"))
-    assert attack == make(ATTACKS, "pgd:steps=10,objective=kl,random_init=normal")
+    assert Trades().inner(make(ATTACKS, "pgd:steps=10")) == make(
+        ATTACKS, "pgd:steps=10,objective=kl,random_init=normal"
+    )
 
 
 def test_a_bfloat16_step_is_near_the_exact_one(batch: TrainingBatch) -> None:
@@ -262,8 +259,7 @@ def test_before_start_fraction_it_is_trades() -> None:
         for step in (0.5, 390.5):  # the first and the last of an epoch of 391
             now = dataclasses.replace(batch, progress=(epoch * 391 + step) / (202 * 391))
             assert objective.step(model, now, points, ClassSettings()).terms.keys() == names
-    rate = recipe.parts.lr_schedule
-    assert recipe.parts.optimizer.lr * rate.factor(200.5 / 202) == pytest.approx(1e-3)
+    assert recipe.parts.optimizer.lr * recipe.parts.lr_schedule.factor(200.5 / 202) == pytest.approx(1e-3)
 
 
 class Counted(torch.nn.Module):

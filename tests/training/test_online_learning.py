@@ -67,9 +67,8 @@ def test_cfol_with_weights_divides_by_the_class_frequencies() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 def test_the_distribution_of_cfol_sums_to_one_for_any_scores(count: int) -> None:
-    schedule = CFOL()
     state = {"scores": torch.linspace(0, 1e4, count), "shares": torch.full((count,), 1 / count)}
-    law = schedule.distribution(state)
+    law = CFOL().distribution(state)
     assert float(law.sum()) == pytest.approx(1, abs=1e-5)
     assert float(law.min()) == pytest.approx(0.5 / count)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.optimize
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from classwise.attacks.losses import cross_entropy
-from classwise.core.errors import ClasswiseError
 from classwise.stats import metrics
 from classwise.threat.ball import Threat
 from classwise.training.classes import ClassSettings
@@ -52,8 +49,7 @@ def test_the_soft_confusion_is_the_mean_softmax_of_each_class() -> None:
 def test_the_penalty_of_rates_is_the_metric(smoothing: float) -> None:
     counts = np.random.default_rng(0).integers(0, 50, (7, 7))
     rates = torch.tensor(metrics.confusion_rates(counts))
-    by_metric = metrics.asymmetry_penalty(counts, smoothing)
-    assert float(asymmetry_penalty(rates, smoothing)) == pytest.approx(by_metric)
+    assert float(asymmetry_penalty(rates, smoothing)) == pytest.approx(metrics.asymmetry_penalty(counts, smoothing))
 
 
 def test_the_gradient_equals_finite_differences() -> None:
@@ -83,11 +79,6 @@ def test_the_loss_of_the_recipe_has_three_parts() -> None:
     assert torch.allclose(recipe.parts.reduction(step, given, NONE), 0.1 * clean + robust + 10 * penalty)
 
 
-def test_a_smoothing_of_zero_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="smoothing = 0"):
-        Recipe.read("sy-far", {"reduction.smoothing": 0})
-
-
 @pytest.mark.parametrize("count", [2, 3, 10, 100])
 @pytest.mark.parametrize("radius", [0.05, 0.5])
 def test_the_distribution_is_on_the_boundary_of_the_ball(count: int, radius: float) -> None:
@@ -104,10 +95,9 @@ def test_the_distribution_is_on_the_boundary_of_the_ball(count: int, radius: flo
 @pytest.mark.parametrize("radius", [0.05, 0.5])
 def test_the_closed_form_agrees_with_slsqp(count: int, radius: float) -> None:
     margins = torch.rand(count, generator=torch.Generator().manual_seed(7 + count)).double().numpy() * 2 - 1
-    uniform = np.full(count, 1 / count)
     found = scipy.optimize.minimize(  # type: ignore[call-overload]  # its stubs want narrower dicts
         lambda p: -p @ margins,
-        uniform,
+        np.full(count, 1 / count),
         jac=lambda p: -margins,
         method="SLSQP",
         bounds=[(1e-9, 1)] * count,
@@ -153,10 +143,6 @@ def test_the_recipe_has_the_settings_of_a_reduction() -> None:
     recipe = Recipe.read("faal", {"reduction.radius": 0.1})
     assert recipe.completed(Threat("Linf", 0.1)).reduction == {"name": "faal", "radius": 0.1, "weighted": False}
     assert Recipe.read("at", {"reduction": "faal:radius=0.2"}).parts.reduction == FAAL(radius=0.2)
-    with pytest.raises(ClasswiseError, match="reduction 'mean' has no settings"):
-        Recipe.read("at", {"reduction": "mean:radius=0.2"})
-    with pytest.raises(ClasswiseError, match="unknown reduction 'fall'"):
-        Recipe.read("at", {"reduction": "fall"})
 
 
 def losses_of(classes: int, seed: int) -> Tensor:
@@ -174,14 +160,13 @@ def chi_square(p: Tensor) -> float:
 def by_slsqp(losses: Tensor, rho: float) -> float:
     """The maximum of p @ losses over the intersection of simplex and ball, starting at the uniform distribution."""
     values, classes = losses.numpy(), len(losses)
-    solve: Any = minimize
     sums = {"type": "eq", "fun": lambda p: p.sum() - 1, "jac": np.ones_like}
     ball = {
         "type": "ineq",
         "fun": lambda p: rho - np.mean((classes * p - 1) ** 2),
         "jac": lambda p: -2 * (classes * p - 1),
     }
-    found = solve(
+    found = scipy.optimize.minimize(  # type: ignore[call-overload]
         lambda p: -p @ values,
         (1 + 1e-3 * (values - values.mean())) / classes,
         jac=lambda _: -values,
@@ -210,8 +195,7 @@ def test_the_mixture_maximises_the_loss_in_the_ball(classes: int, rho: float) ->
 def test_inside_the_simplex_the_loss_is_mean_plus_deviation(classes: int) -> None:
     losses = losses_of(classes, 7)
     p = worst_mixture(losses, everybody(losses), 0.1)
-    expected = losses.mean() + 0.1**0.5 * losses.std(correction=0)
-    assert torch.allclose(p @ losses, expected)
+    assert torch.allclose(p @ losses, losses.mean() + 0.1**0.5 * losses.std(correction=0))
 
 
 def test_extremes_and_ties() -> None:
@@ -251,12 +235,7 @@ def test_class_weights_are_applied_first() -> None:
     assert float(value) == pytest.approx(2)
 
 
-def test_a_reduction_with_settings_is_completed_and_invalid_settings_raise_errors() -> None:
-    recipe = Recipe.read("codat").completed(Threat("Linf", 0.1))
-    assert recipe.reduction == {"name": "codat", "rho": 0.1}
+def test_a_reduction_with_settings_is_completed() -> None:
+    assert Recipe.read("codat").completed(Threat("Linf", 0.1)).reduction == {"name": "codat", "rho": 0.1}
     assert Recipe.read("trades", {"reduction": "codat:rho=0.3"}).parts.reduction == Codat(rho=0.3)
     assert Recipe.read("trades").completed(Threat("Linf", 0.1)).reduction == "mean"
-    with pytest.raises(ClasswiseError, match="rho"):
-        Recipe.read("codat", {"reduction.rho": -1})
-    with pytest.raises(ClasswiseError, match="reduction 'mean' has no settings"):
-        Recipe.read("trades", {"reduction.rho": 0.1})

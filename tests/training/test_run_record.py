@@ -59,8 +59,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_lists_its_earlier_commands_and_its_start(tmp_path: Path) -> None:
-    start = train("at", out=tmp_path / "start", **START)
-    weights = start.weights_file("last")
+    weights = train("at", out=tmp_path / "start", **START).weights_file("last")
     more = {**START, "overrides": {**SMALL, "model.weights": str(weights)}, "out": tmp_path / "run", "epochs": 2}
     with recorded(["train", "first"]), pytest.raises(KeyboardInterrupt):
         train("at", progress=Stopping(), **more)

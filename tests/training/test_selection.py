@@ -86,8 +86,7 @@ def chosen(epochs: list[Tensor], y: Tensor, window: int = 3) -> list[bool]:
 
 def test_the_score_and_its_standard_error_by_hand() -> None:
     """Means 0.5 and 0.3: J = 2.6/6 + 0.3, the weight of images of the worst class (2) is 1/6 + 1/2."""
-    scores = torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64)
-    parts = _contributions(scores, Y)
+    parts = _contributions(torch.tensor([0.2, 0.4, 0.6, 0.8, 0.3, 0.3], dtype=torch.float64), Y)
     assert parts.tolist() == pytest.approx([0.2 / 6, 0.4 / 6, 0.6 / 6, 0.8 / 6, 0.3 * 2 / 3, 0.3 * 2 / 3])
     values = torch.tensor([1.0, 3.0, 1.0, 3.0, 0.0, 4.0], dtype=torch.float64)  # variances 4/3 and 8
     assert _standard_error_of_sum(values, Y) == pytest.approx(math.sqrt(4 * 4 / 3 + 2 * 8))
@@ -127,8 +126,7 @@ def test_sequential_selection_equals_the_definition(classes: int) -> None:
     merits = [float(part.sum()) for part in parts]
     best = max(range(12), key=merits.__getitem__)
     fit = [e for e in range(12) if merits[e] >= merits[best] - _standard_error_of_sum(parts[best] - parts[e], y)]
-    answers = chosen(epochs, y)
-    assert max(e for e, answer in enumerate(answers) if answer) == max(fit)
+    assert max(e for e, answer in enumerate(chosen(epochs, y)) if answer) == max(fit)
 
 
 @pytest.mark.slow

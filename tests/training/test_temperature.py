@@ -106,5 +106,4 @@ def test_the_first_scale_uses_the_untrained_network(tmp_path: Path) -> None:
     met = state["outputs"]
     assert met.shape == (80, 10)
     assert bool((met.abs() <= 1 + 1e-5).all())
-    reached = largest_probability(met.double().numpy(), float(state["scale"]))
-    assert reached == pytest.approx(0.2 + 0.8 / 27, abs=1e-6)
+    assert largest_probability(met.double().numpy(), float(state["scale"])) == pytest.approx(0.2 + 0.8 / 27, abs=1e-6)

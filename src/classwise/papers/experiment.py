@@ -22,6 +22,7 @@ from classwise.data.images import Images
 from classwise.data.sets.loading import load_data
 from classwise.data.splits import stratified_subset
 from classwise.papers.claims import Measurement, Test
+from classwise.papers.declared import DeclaredTest
 from classwise.papers.scales import DEFAULT_SCALES, NAMES, Name, Scale, medium, on_data_set
 from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs
@@ -396,9 +397,11 @@ class Experiment(ABC):
 
     Attributes:
         item: id of the item that the experiment reproduces, such as ``kdd21/T1``.
+        tests: tests of claims that the entry of the item declares.
     """
 
     item: str
+    tests: tuple[DeclaredTest, ...] = ()
     scales: ClassVar[Mapping[Name, Scale]] = DEFAULT_SCALES
     """The available scales by name; `medium` is derived from `full` for a subclass with trainings."""
     attacks: ClassVar[Mapping[Name, Mapping[str, Spec]]] = {}
@@ -438,7 +441,6 @@ class Experiment(ABC):
         Args:
             scale: data, network and budget.
         """
-        del scale
         return {}
 
     def conditional_trainings(self, scale: Scale) -> Trainings:
@@ -447,7 +449,6 @@ class Experiment(ABC):
         Args:
             scale: data, network and budget.
         """
-        del scale
         return {}
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:

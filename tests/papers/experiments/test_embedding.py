@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.papers.experiments.class_wise import Purity
+from classwise.papers.experiments.class_wise import beyond_chance
+from classwise.stats.intervals import Estimate
 
 
 def test_beyond_chance_equals_cohens_kappa() -> None:
@@ -15,7 +16,6 @@ def test_beyond_chance_equals_cohens_kappa() -> None:
     rng = np.random.default_rng(0)
     own = np.repeat(np.arange(4), 5000)
     other = np.where(rng.random(len(own)) < 0.4, own, rng.integers(4, size=len(own)))
-    agree = float((own == other).mean())
-    found = Purity(agree, 0.25, 1.0, 0.25).beyond_chance
+    found = beyond_chance(Estimate(float((own == other).mean()), 0.25, 1.0), 0.25)
     assert found.value == pytest.approx(cohen_kappa_score(own, other), abs=0.005)
     assert (found.low, found.high) == (0, 1)

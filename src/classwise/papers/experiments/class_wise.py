@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -273,15 +273,8 @@ def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
     return [] if judged else [not_tested(claim, "; ".join(reasons))]
 
 
-@configurable
 class OnDataSets(Experiment, scales=SCALES):
-    """An experiment on each available data set.
-
-    Attributes:
-        tests: tests of claims on a data set, whose name is the placeholder ``data``.
-    """
-
-    tests: tuple[DeclaredTest, ...] = ()
+    """An experiment on each available data set, whose name is the placeholder ``data`` of the tests."""
 
     def tested(self, one: DataSetAudits, measures: Measures, **lists: Any) -> list[Test]:
         """Tests of the claims on which a data set gives a verdict."""
@@ -391,15 +384,8 @@ def gap_table(rows: Sequence[Row]) -> Table:
     return Table("Standard and adversarial training", heads, rows, note)
 
 
-@configurable
 class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STANDARD, "adversarial": AT}):
-    """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model.
-
-    Attributes:
-        tests: tests of claims.
-    """
-
-    tests: tuple[DeclaredTest, ...] = ()
+    """benz20 Figure 2: accuracy and robustness of the adversarially trained and the standard model."""
 
     def run(self, context: Context) -> Findings:
         """Compare both models in accuracy and in robustness."""
@@ -675,18 +661,12 @@ IMAGENET_REDUCED = replace(
 )
 
 
-@configurable
 class PretrainedModels(
     Experiment, trainings=lambda scale: {"standard": STANDARD, "adversarial": AT} if scale.name == "smoke" else {}
 ):
-    """benz20 plan: public models of ImageNet, standard and adversarially trained, without training.
-
-    Attributes:
-        tests: tests of claims.
-    """
+    """benz20 plan: public models of ImageNet, standard and adversarially trained, without training."""
 
     takes_models: ClassVar[bool] = True
-    tests: tuple[DeclaredTest, ...] = ()
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
         "reduced": IMAGENET_REDUCED,
@@ -1143,29 +1123,19 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
         heads = ("model", "clean average", "PGD average", "PGD worst class", "PGD gap", "norms of the rows")
         names = context.test_images.class_names
         note = "95 % confidence intervals for new images with the models fixed."
-        of_changes = ("guideline", "average", "worst class", "gap")
         return Findings(
             tables=(
                 Table("Methods after the three guidelines, in percent", heads, rows, note),
-                Table("Changes under PGD, in points", of_changes, changes, note),
+                Table("Changes under PGD, in points", ("guideline", "average", "worst class", "gap"), changes, note),
             ),
             figures=((class_bars(names, counts, range(len(names))), f"Under {pgd_name(audits[EQUAL].outcomes)}."),),
             tests=tests,
         )
 
 
-class Purity(NamedTuple):
-    """A row of `Embedding.purity`: the share of neighbours of the same group, its interval, and the chance level."""
-
-    purity: float
-    low: float
-    high: float
-    chance: float
-
-    @property
-    def beyond_chance(self) -> Estimate:
-        """Chance-corrected purity (purity - chance) / (1 - chance): 0 for random, 1 for pure neighbourhoods."""
-        return Estimate(*((end - self.chance) / (1 - self.chance) for end in self[:3]))
+def beyond_chance(purity: Estimate, chance: float) -> Estimate:
+    """Chance-corrected purity (purity - chance) / (1 - chance): 0 for random, 1 for pure neighbourhoods."""
+    return Estimate(*((end - chance) / (1 - chance) for end in purity))
 
 
 class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
@@ -1175,12 +1145,13 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""
         trained = context.train_all(self.trainings(context.scale))["AT"]
         projection = embedding(under_pgd(context, trained, save=("features",)), "PGD")
-        values = projection.purity[list(Purity._fields)].to_numpy(dtype=float).tolist()
-        places = projection.purity.index.to_list()
-        purity = {place: Purity(*row) for place, row in zip(places, values, strict=True)}
+        purity = {
+            place: (Estimate(*ends), chance)
+            for place, *ends, chance in projection.purity[["purity", "low", "high", "chance"]].itertuples()
+        }
         rows = [
-            Row(f"{kind}, {level}", [estimate_cell(Estimate(*neighbours[:3])), Cell(f"{100 * neighbours.chance:.1f}")])
-            for (kind, level), neighbours in purity.items()
+            Row(f"{kind}, {level}", [estimate_cell(share), Cell(f"{100 * chance:.1f}")])
+            for (kind, level), (share, chance) in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")
         note = "95 % confidence intervals over images. Neighbours are found in feature space, not in the plane."
@@ -1193,7 +1164,7 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             claim="iclr21/C15",
             estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",
             estimators=[
-                interval(difference(purity[kind, "superclass"].beyond_chance, purity[kind, "class"].beyond_chance))
+                interval(difference(beyond_chance(*purity[kind, "superclass"]), beyond_chance(*purity[kind, "class"])))
                 for kind in ("clean", "PGD")
             ],
             unit="",

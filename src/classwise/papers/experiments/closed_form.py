@@ -153,7 +153,6 @@ class Sketch(Experiment, scales=SCALES):
 
     def run(self, context: Context) -> Findings:
         """Draw six panels; the gradient norms are those of Eq. 4 for a feature vector of norm 1."""
-        del context
         names = ("label", "predicted", "third class")
         probabilities = {inverse: softmax.probabilities(LOGITS, inverse) for inverse in INVERSES}
         sizes = {inverse: np.abs(p - np.eye(len(LOGITS))[0]) for inverse, p in probabilities.items()}
@@ -194,7 +193,6 @@ class GradientOfWeights(Experiment, scales=SCALES):
 
     def run(self, context: Context) -> Findings:
         """Compare the closed form with central differences, and check the limits, on a grid."""
-        del context
         cases = softmax.grid()
         checks = {
             "gradient (P_i − [i = y]) z / T": softmax.closed_form(cases),

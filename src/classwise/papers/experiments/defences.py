@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Spec, configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import CORRELATION, Test, not_tested
-from classwise.papers.declared import DeclaredTest, Measures, declared_tests
+from classwise.papers.declared import Measures, declared_tests
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, pgd_of
 from classwise.papers.experiments.protocol import (
     CAR,
@@ -124,7 +124,6 @@ class _Attacked(Experiment):
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The five attacks on a defence; those that cost thousands of passes on few images, and the transfer twice."""
-        del training
         if name == "standard":
             return []
         (spec,) = pgd_of(scale).values()
@@ -134,15 +133,8 @@ class _Attacked(Experiment):
         return [Evaluation(attacks=main), Evaluation(attacks=few, images="few")]
 
 
-@configurable
 class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
-    """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks.
-
-    Attributes:
-        tests: tests of claims.
-    """
-
-    tests: tuple[DeclaredTest, ...] = ()
+    """kdd21 Table 1: class accuracies, total, CV and MCD of four defences under five attacks."""
 
     def run(self, context: Context) -> Findings:
         """Audit each defence twice, and tabulate the accuracies."""
@@ -353,7 +345,6 @@ class HiddenGradients(Drops, trainings=lambda scale: {name: defences(scale)[name
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """PGD and the suite."""
-        del name, training
         return [Evaluation(attacks={**pgd_of(scale), **scale.entry(SUITE)})]
 
     def tables(self, context: Context) -> Mapping[str, Outcomes]:

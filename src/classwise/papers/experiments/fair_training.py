@@ -19,7 +19,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import Spec, configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
-from classwise.papers.declared import DeclaredTest, Measures, declared_tests
+from classwise.papers.declared import Measures, declared_tests
 from classwise.papers.experiment import (
     Context,
     Evaluation,
@@ -102,11 +102,9 @@ class _Trained(Experiment):
 
     Attributes:
         methods: the methods by name.
-        tests: tests of claims about them.
     """
 
     methods: dict[str, Method]
-    tests: tuple[DeclaredTest, ...] = ()
 
     def evaluated(self, scale: Scale) -> dict[str, Method]:
         """The evaluated methods at a scale."""
@@ -177,7 +175,6 @@ class Methods(_Trained, attacks=ATTACKS):
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The epochs of each method that uses the training."""
-        del training
         rows = sum(self.training_of(method) == name for method in self.evaluated(scale))
         return [Evaluation(attacks=scale.entry(self.attacks), weights=len(self.kinds) * rows)] if rows else []
 
@@ -380,7 +377,6 @@ class Ablation(Methods, scales=MANY_TRAININGS):
 
     def table(self, evaluated: Evaluated, scale: Scale) -> Table:
         """Table of the methods, next to the printed numbers."""
-        del scale
         rows = []
         for name in evaluated.runs:
             printed = printed_row(self.item, name)
@@ -625,15 +621,8 @@ HARD = (2, 3, 4)
 HARD_CLASSES, EASY_CLASSES = "hard classes", "easy classes"
 
 
-@configurable
 class _Window(Experiment):
-    """An experiment on trainings over a hyper-parameter, evaluated at some of their epochs.
-
-    Attributes:
-        tests: tests of claims about them.
-    """
-
-    tests: tuple[DeclaredTest, ...] = ()
+    """An experiment on trainings over a hyper-parameter, evaluated at some of their epochs."""
 
     def audit(self, context: Context) -> dict[float, SavedEpochs]:
         """Train at each value, and audit the declared epochs; a run of the store may have saved others, too."""

@@ -13,7 +13,7 @@ from classwise.analysis.epochs import measured
 from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
-from classwise.papers.declared import DeclaredTest, Measures, declared_tests
+from classwise.papers.declared import Measures, declared_tests
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
@@ -219,7 +219,6 @@ class _Compared(Experiment, scales=PLANS):
     Attributes:
         techniques: names of the techniques, keys of `TECHNIQUES`.
         for_weakest: whether some settings name the weakest class of plain training, which is known only after it.
-        tests: tests of claims.
     """
 
     techniques: tuple[
@@ -235,7 +234,6 @@ class _Compared(Experiment, scales=PLANS):
         ...,
     ]
     for_weakest: bool = False
-    tests: tuple[DeclaredTest, ...] = ()
 
     def settings(self, scale: Scale, weak: str) -> Trainings:
         """Plain training and each setting, for a weakest class."""

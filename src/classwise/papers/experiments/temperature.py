@@ -23,7 +23,7 @@ from classwise.core.compute.precision import EXACT
 from classwise.core.settings.config import configurable
 from classwise.papers import catalogue
 from classwise.papers.claims import Measurement
-from classwise.papers.declared import DeclaredTest, Measures, declared_tests
+from classwise.papers.declared import Measures, declared_tests
 from classwise.papers.experiment import Context, Evaluation, Experiment, Findings, Training, Trainings, pgd_of
 from classwise.papers.experiments.protocol import (
     AT,
@@ -95,12 +95,10 @@ class _Grid(Experiment):
     Attributes:
         temperatures: the 1/T of the audits; those of the paper's grid by default.
         at_smoke_scale: the same at smoke scale; empty for all.
-        tests: tests of claims.
     """
 
     temperatures: tuple[int | float, ...] = tuple(TEMPERATURES)
     at_smoke_scale: tuple[int | float, ...] = ()
-    tests: tuple[DeclaredTest, ...] = ()
 
     def grid(self, scale: Scale) -> Sequence[float]:
         """The 1/T of the audits at a scale."""
@@ -108,7 +106,6 @@ class _Grid(Experiment):
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """PGD and Temperature-PGD at each 1/T."""
-        del name, training
         (spec,) = pgd_of(scale).values()
         return [Evaluation(attacks=dict.fromkeys(("PGD", *map(str, self.grid(scale))), spec))]
 
@@ -195,11 +192,10 @@ def changes_by_class(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[s
             cells += [estimate_cell(of(ALPHA), 1, sign="+") for of in (own.discrepancy_change(), own.variance_change())]
             values += [row["d_mcd"], row["d_cv"]]
         rows += [Row(name, cells), Row(f"{name}, printed", [Cell(f"{value:+g}") for value in values])]
-    heads = ("defence", "total", *names, *(("MCD", "CV, %²") if spread else ()))
     small = "CV is corrected for its bias. " if spread else ""
     return Table(
         "Change from PGD to Temperature-PGD, by class, in points",
-        heads,
+        ("defence", "total", *names, *(("MCD", "CV, %²") if spread else ())),
         rows,
         f"The temperatures are those of the paper. {small}95 % confidence intervals. {note}".strip(),
     )
@@ -363,15 +359,8 @@ WITH_MARGIN = "HE, margin 0.2"
 """HE with the angular margin of its own paper."""
 
 
-@configurable
 class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WITH_MARGIN: Training(recipe="he")}):
-    """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD.
-
-    Attributes:
-        tests: tests of claims.
-    """
-
-    tests: tuple[DeclaredTest, ...] = ()
+    """iclr21 Table 5: accuracy of adversarial training, HE, HE-LIS and HE-CMP, clean and under PGD."""
 
     def run(self, context: Context) -> Findings:
         """Tabulate the accuracies."""
@@ -490,12 +479,10 @@ class Confidences(Experiment, scales=SCALES):
     Attributes:
         defences: names of the defences.
         step: step size of PGD at radius 0.031.
-        tests: tests of claims.
     """
 
     defences: tuple[str, ...] = ("Madry", "TRADES", "MART", "HE")
     step: float = TABLE_STEP
-    tests: tuple[DeclaredTest, ...] = ()
 
     def trainings(self, scale: Scale) -> Trainings:
         """The models of the figure."""

@@ -119,7 +119,6 @@ class WeakClasses(Experiment, scales=PLANS):
 
     def covers(self, scale: Scale) -> Sequence[str]:
         """Parts of the claim that the grid of a scale covers."""
-        del scale
         return self.varied
 
     def trainings(self, scale: Scale) -> Trainings:
@@ -289,7 +288,6 @@ class _FeatureSet(Experiment):
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """PGD; and the construction of the set from the training images by the source network."""
-        del training
         attacked = Evaluation(attacks=pgd_of(scale))
         steps = {"set": {"name": "pgd", "steps": scale.entry(self.makers).steps}}
         return [attacked, Evaluation(attacks=steps, images="train")] if name == MAKER else [attacked]
@@ -444,7 +442,6 @@ class _Corrupted(Experiment, scales=PRELIMINARY, trainings=MODELS):
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """Each corruption and severity without attack, and PGD."""
-        del name, training
         corruptions, severities = scale.entry(GRID)
         clean = Evaluation(attacks={}, weights=len(corruptions) * len(severities))
         return [clean, Evaluation(attacks=pgd_of(scale))]

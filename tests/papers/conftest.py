@@ -15,11 +15,17 @@ from classwise.papers.catalogue import runnable
 from classwise.papers.result import Result
 from classwise.papers.runner import run
 from classwise.papers.store import Store
+from classwise.training.folder import Run
 
 
 class Smoke(NamedTuple):
     store: Store
     results: Mapping[str, Result]
+
+    def run_of(self, item: str, recipe: str = "at") -> Run:
+        """The first run of an item with a recipe."""
+        key = next(key for key, name in self.results[item].runs.items() if name == recipe)
+        return Run.open(self.store.path / "runs" / key)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from classwise.core.errors import ClasswiseError
 from classwise.papers.interval_estimators import Resampled
-from classwise.stats.counts import FloatArray
+from classwise.stats.counts import BoolArray, FloatArray
 
 LABELS = np.repeat(np.arange(4), 100)
 RANDOM = np.random.default_rng(0)
@@ -68,18 +68,17 @@ def test_without_variance_the_interval_of_a_minimum_allows_for_one_image() -> No
 
 
 def test_a_class_with_one_image_has_an_interval_of_the_mean_only() -> None:
-    labels = np.r_[LABELS, 4]
     right = np.c_[CORRECT, [True, False]]
-    images = Resampled(right, labels, 5)
+    images = Resampled(right, np.r_[LABELS, 4], 5)
     assert math.isnan(images.estimate(lowest).low)
-    one_class = Resampled(right[:, -1:], [0], 1).estimate(mean)
-    assert one_class == pytest.approx((1, 0.025, 1))
+    assert Resampled(right[:, -1:], [0], 1).estimate(mean) == pytest.approx((1, 0.025, 1))
     found = images.estimate(mean)
     assert found.high - found.low > 0.95 / 5  # the single image alone
 
 
-def test_bad_input() -> None:
-    with pytest.raises(ClasswiseError, match="class 4 has no image"):
-        Resampled(CORRECT, LABELS, 5)
-    with pytest.raises(ClasswiseError, match="rows, images"):
-        Resampled(CORRECT[0], LABELS, 4)
+@pytest.mark.parametrize(
+    ("right", "classes", "message"), [(CORRECT, 5, "class 4 has no image"), (CORRECT[0], 4, "rows, images")]
+)
+def test_bad_input(right: BoolArray, classes: int, message: str) -> None:
+    with pytest.raises(ClasswiseError, match=message):
+        Resampled(right, LABELS, classes)

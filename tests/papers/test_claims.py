@@ -192,8 +192,7 @@ def test_intervals_at_other_levels() -> None:
     part = interval(Estimate(0.30, 0.30 - 0.10, 0.30 + 0.05), 100)
     assert part(0.05) == pytest.approx((30, 20, 40))
     assert part(0.01).low == pytest.approx(30 - 10 * 2.5758 / 1.9600, abs=1e-3)
-    minus = interval(Estimate(0.3, 0.2, 0.4), -1)(0.05)
-    assert minus == pytest.approx((-0.3, -0.4, -0.2))
+    assert interval(Estimate(0.3, 0.2, 0.4), -1)(0.05) == pytest.approx((-0.3, -0.4, -0.2))
 
 
 def test_zero_variance_is_inconclusive() -> None:

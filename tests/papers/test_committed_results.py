@@ -79,6 +79,10 @@ def test_results_match_the_current_experiments(file: Path) -> None:
         key: json.loads(file.read_text(encoding="utf-8"))[key] for key in ("evidence", "verdicts", "measurements")
     }
     assert not re.search(r"(?<![\w.])/(home|root|tmp|work|Users)/", file.read_text(encoding="utf-8"))
+    # An item with audits names their attacks and threats.
+    assert all(re.fullmatch(r"[\w-]+ in Linf:[\d./]+", attack) for attack in result.evidence.attacks)
+    only_clean = {"benz20/P4.1"}
+    assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -287,12 +291,3 @@ def test_the_summary_is_that_of_the_verdicts() -> None:
         assert any(number in line and value in line and ends in line and item in line for line in lines), (item, value)
     rest = text.replace("".join(found), "")  # the verdicts are generated only
     assert not re.search(r"[Ss]upported|[Nn]ot observed|\b(kdd21|iclr21|benz20|cfa23)/[CTFEP]\d", rest)
-
-
-@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))
-def test_evidence_names_the_attacks(file: Path) -> None:
-    """An item with audits names their attacks and threats."""
-    result = Result.load(file)
-    assert all(re.fullmatch(r"[\w-]+ in Linf:[\d./]+", attack) for attack in result.evidence.attacks)
-    only_clean = {"benz20/P4.1"}
-    assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,8 +167,7 @@ def test_evidence_of_several_data_sets_is_shared(tmp_path: Path) -> None:
 
 def test_a_test_cannot_state_more_trainings_than_were_requested(tmp_path: Path) -> None:
     context = Context(REDUCED, Store(tmp_path / "store"))
-    part = interval(Estimate(2.0, 1.0, 3.0))
-    one = Test(claim="cfa23/C11", estimand="a number", estimators=[part], trainings=3)
+    one = Test(claim="cfa23/C11", estimand="a number", estimators=[interval(Estimate(2.0, 1.0, 3.0))], trainings=3)
     for seed in range(2):
         requested(context, {"seed": seed})
     with pytest.raises(AssertionError, match="cfa23/C11: intervals over 3 trainings, of 2 requested"):
@@ -178,13 +178,17 @@ def test_a_test_cannot_state_more_trainings_than_were_requested(tmp_path: Path) 
     assert (found.trainings, found.basis) == (3, "experiment")
 
 
-def test_exact_tests_are_not_over_trainings() -> None:
-    with pytest.raises(AssertionError, match="no sampling error"):
-        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], basis="computation")
-    with pytest.raises(AssertionError, match="fixed models"):
-        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], exact=True, trainings=3)
-    with pytest.raises(AssertionError, match="fixed models"):
-        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], trainings=0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"basis": "computation"}, "no sampling error"),
+        ({"exact": True, "trainings": 3}, "fixed models"),
+        ({"trainings": 0}, "fixed models"),
+    ],
+)
+def test_exact_tests_are_not_over_trainings(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        Test(claim="cfa23/C1", estimand="a", estimators=[exactly(1)], **options)
 
 
 def test_a_test_without_parts_covers_the_default_part() -> None:

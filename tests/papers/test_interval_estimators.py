@@ -64,8 +64,7 @@ def test_noise_alone_is_no_discrepancy() -> None:
     found = [widest(ClassCounts(np.full(50, 20), row))(0.05) for row in drawn]
     assert np.mean([estimate.value for estimate in found]) > 40
     assert np.mean([estimate.low > 0 for estimate in found]) <= 0.05
-    apart = widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05)
-    assert apart.low > 20
+    assert widest(ClassCounts(np.array([200, 200]), np.array([180, 100])))(0.05).low > 20
 
 
 def rows(*laws: FloatArray, images: int, seed: int) -> Resampled:
@@ -76,8 +75,7 @@ def rows(*laws: FloatArray, images: int, seed: int) -> Resampled:
 
 
 def counts(law: FloatArray, images: int, seed: int) -> ClassCounts:
-    drawn = np.random.default_rng(seed).binomial(images, law)
-    return ClassCounts(np.full(len(law), images), drawn)
+    return ClassCounts(np.full(len(law), images), np.random.default_rng(seed).binomial(images, law))
 
 
 TIED, SINGLE = np.full(10, 0.3), np.array([0.3, *[0.6] * 9])
@@ -89,8 +87,7 @@ def test_noise_alone_is_no_difference_of_worst_classes() -> None:
     found = [rows(SINGLE, TIED, images=100, seed=seed).worst()(0.05) for seed in range(60)]
     assert np.mean([estimate.value for estimate in found]) > 4
     assert sum(estimate.low > 0 or estimate.high < 0 for estimate in found) <= 3
-    clear = rows(SINGLE + 0.2, TIED, images=1000, seed=0).worst()(0.05)
-    assert clear.low > 0
+    assert rows(SINGLE + 0.2, TIED, images=1000, seed=0).worst()(0.05).low > 0
 
 
 def test_noise_alone_is_no_difference_of_discrepancies() -> None:
@@ -124,8 +121,7 @@ def test_edge_classes_fill_no_further_bins() -> None:
 
 def test_bins_hold_their_upper_ends() -> None:
     """As in `spread`: 0 and 0.1 are in the first bin, 0.2 in the second."""
-    exact = ClassCounts(np.array([10, 10, 10]), np.array([0, 1, 2]))
-    assert filled_bins(exact, EDGES)(0.05).value == 2
+    assert filled_bins(ClassCounts(np.array([10, 10, 10]), np.array([0, 1, 2])), EDGES)(0.05).value == 2
 
 
 def test_an_exact_number_stays_exact() -> None:

@@ -52,8 +52,7 @@ def test_estimates_over_trainings_by_hand() -> None:
 
 
 def test_a_test_that_one_training_does_not_have_is_not_tested() -> None:
-    combined = combine([findings(2), findings(3, "another gain")])
-    printed, gain = combined.tests
+    printed, gain = combine([findings(2), findings(3, "another gain")]).tests
     assert (printed.claim, gain.claim, len(gain.estimators)) == ("kdd21/C9", "cfa23/C11", 0)
     assert gain.note == "another gain: tested in 1 of 2 trainings only"
 
@@ -78,8 +77,7 @@ def test_coverage_over_trainings_and_images() -> None:
         difficulty = rng.random(images)  # common to the trainings
         means = [(difficulty < share).mean() for share in shares]
         error = 1.96 * np.sqrt(0.25 / images)
-        parts = [interval(Estimate(mean, mean - error, mean + error)) for mean in means]
-        low, high = over_trainings(parts)(0.05)[1:]
+        low, high = over_trainings([interval(Estimate(mean, mean - error, mean + error)) for mean in means])(0.05)[1:]
         covered += low <= 0.5 <= high
     assert covered / count > 0.95
 

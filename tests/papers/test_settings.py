@@ -199,6 +199,7 @@ def test_deviations(stated: PaperSettings, trainings: Mapping[str, Training], li
         ({"data.augment": "none"}, "augmentation: crop-flip (paper), none (here)"),
         ({"selection": "last"}, "selection: epoch 75 (paper), last epoch (here)"),
         ({"averaging": "ema"}, "averaging: none (paper), ema (here)"),
+        ({"averaging": "ema"}, "averaging limit: 1 (paper), none (here)"),  # which it does not have
         ({"update": "awp"}, "update: plain (paper), awp (here)"),
         ({"reduction": "normalised"}, "reduction: mean (paper), normalised (here)"),
         ({"schedules": [{"name": "ccm"}]}, "class schedules: none (paper), ccm (here)"),
@@ -208,9 +209,8 @@ def test_deviations(stated: PaperSettings, trainings: Mapping[str, Training], li
     ],
 )
 def test_each_changed_setting_is_a_deviation(override: dict[str, Any], line: str) -> None:
-    more = {"evaluated epochs": "5-7"} if line.startswith("evaluated") else {}
-    stated = ItemSettings(trainings={"AT": [_stated(more)]})
-    assert line in _lines(stated, {"AT": Training(recipe="at", overrides=override)})
+    stated = _stated({"evaluated epochs": "5-7", "averaging limit": 1})
+    assert line in _lines(ItemSettings(trainings={"AT": [stated]}), {"AT": Training(recipe="at", overrides=override)})
 
 
 def test_the_evaluated_split_is_a_setting() -> None:
@@ -286,25 +286,16 @@ def test_parameters_of_parts() -> None:
     assert (lis["criterion"], lis["criterion margin"], lis["lis last"]) == ("he", 0, 75)
 
 
-def test_an_option_that_the_part_does_not_have_deviates() -> None:
-    stated = ItemSettings(trainings={"AT": [_stated({"averaging limit": 1})]})
-    ema = Training(recipe="at", overrides={"averaging": "ema"})
-    assert "averaging limit: 1 (paper), none (here)" in _lines(stated, {"AT": ema})
-
-
 def test_equal_deviations_share_a_line() -> None:
     stated = ItemSettings(trainings={"*": [_stated()]}, evaluations=[_evaluation()])
-    at = Training(recipe="at")
-    wide = Training(recipe="at", overrides={"model.name": "wrn-34-10"})
-    slow = {"optimizer.lr": 0.01}
-    lines = [line for line in _lines(stated, {"one": at, "other": wide}) if ": network:" in line]
-    assert lines == ["other: network: resnet18 (paper), wrn-34-10 (here)"]
-    both = _lines(
-        stated, {"one": Training(recipe="at", overrides=slow), "other": Training(recipe="at", overrides=slow)}
+    wide, slow = (
+        Training(recipe="at", overrides=overrides)
+        for overrides in ({"model.name": "wrn-34-10"}, {"optimizer.lr": 0.01})
     )
-    assert both == ["learning rate: 0.1 (paper), 0.01 (here)"]
-    radius = dataclasses.replace(TIAN, threat="Linf:8/255")
-    lines = _lines(stated, {"one": at, "other": at}, radius)
+    lines = [line for line in _lines(stated, {"one": AT, "other": wide}) if ": network:" in line]
+    assert lines == ["other: network: resnet18 (paper), wrn-34-10 (here)"]
+    assert _lines(stated, {"one": slow, "other": slow}) == ["learning rate: 0.1 (paper), 0.01 (here)"]
+    lines = _lines(stated, {"one": AT, "other": AT}, dataclasses.replace(TIAN, threat="Linf:8/255"))
     assert "all; evaluation: threat: Linf:0.031 (paper), Linf:8/255 (here)" in lines
 
 
@@ -324,7 +315,7 @@ def test_evaluation() -> None:
     assert evaluation_settings(FASHION)["step size"] == pytest.approx(0.005)
     stated = ItemSettings(trainings={"*": [_stated(scale=FASHION)]}, evaluations=[_evaluation(steps=(50,))])
     scale = dataclasses.replace(FASHION, few=None)
-    assert _lines(stated, {"AT": Training(recipe="at")}, scale) == [
+    assert _lines(stated, {"AT": AT}, scale) == [
         "evaluation: test images: all (paper), 2,000 (here)",
         "evaluation: threat: Linf:0.031 (paper), Linf:0.05 (here)",
         "evaluation: steps: 50 (paper), 20 (here)",
@@ -351,7 +342,7 @@ def test_declared_attacks(spec: Any, steps: int, size: float) -> None:
 def test_rows_and_data_sets_that_are_not_trained() -> None:
     tables = [_stated(), _stated({"data set": "mnist"})]
     stated = ItemSettings(trainings={"AT": tables, "MART": [_stated()], "control": ()})
-    experiment = _Declared(own={"AT": Training(recipe="at"), "control": Training(recipe="trades")})
+    experiment = _Declared(own={"AT": AT, "control": Training(recipe="trades")})
     found = compare_with(stated, experiment, TIAN)
     assert deviation_lines(found) == [
         "further data sets: mnist (paper), none (here)",
@@ -378,33 +369,29 @@ def test_a_data_set_that_the_paper_does_not_use() -> None:
 
 def test_repetitions_multiply_the_trainings() -> None:
     stated = ItemSettings(trainings={"*": [_stated({"trainings": 5})]})
-    experiment = _Declared(own={"AT": Training(recipe="at")})
+    experiment = _Declared(own={"AT": AT})
     assert compare_with(stated, experiment, TIAN, 5).deviations == []
     assert deviation_lines(compare_with(stated, experiment, TIAN, 3)) == ["trainings: 5 (paper), 3 (here)"]
 
 
 @pytest.mark.parametrize(
-    ("paper", "here", "deviates"),
+    ("paper", "field", "here", "deviates"),
     [
-        ("0.031", "Linf:8/255", True),
-        ("8/255", f"Linf:{8 / 255!r}", False),
-        ("0.0314", "Linf:8/255", True),
+        ({"threat": f"Linf:{number_text(read('0.031'))}"}, "threat", "Linf:8/255", True),
+        ({"threat": f"Linf:{number_text(read('8/255'))}"}, "threat", f"Linf:{8 / 255!r}", False),
+        ({"threat": f"Linf:{number_text(read('0.0314'))}"}, "threat", "Linf:8/255", True),
+        ({}, "lr_schedule.milestones", [0.74, 0.9], False),
+        ({}, "lr_schedule.milestones", [0.75, 0.91], False),
+        ({}, "lr_schedule.milestones", [0.73, 0.9], True),
+        ({}, "lr_schedule.milestones", [0.75], True),
     ],
 )
-def test_radii(paper: str, here: str, deviates: bool) -> None:
-    stated = ItemSettings(trainings={"AT": [_stated({"threat": f"Linf:{number_text(read(paper))}"})]})
-    lines = _lines(stated, {"AT": Training(recipe="at", overrides={"threat": here})})
-    assert bool([line for line in lines if line.startswith("threat")]) == deviates
-
-
-@pytest.mark.parametrize(
-    ("milestones", "deviates"), [([0.74, 0.9], False), ([0.75, 0.91], False), ([0.73, 0.9], True), ([0.75], True)]
-)
-def test_a_milestone_may_be_one_epoch_apart(milestones: list[float], deviates: bool) -> None:
+def test_rounded_radii_and_milestones_one_epoch_apart_are_equal(
+    paper: Mapping[str, Any], field: str, here: Any, deviates: bool
+) -> None:
     """At the 75th epoch: before or after it."""
-    stated = ItemSettings(trainings={"AT": [_stated()]})
-    changed = Training(recipe="at", overrides={"lr_schedule.milestones": milestones})
-    assert bool(_lines(stated, {"AT": changed})) == deviates
+    stated = ItemSettings(trainings={"AT": [_stated(paper)]})
+    assert bool(_lines(stated, {"AT": Training(recipe="at", overrides={field: here})})) == deviates
 
 
 def test_texts() -> None:
@@ -423,7 +410,7 @@ def test_texts() -> None:
 
 def test_unstated_settings_do_not_deviate() -> None:
     stated = ItemSettings(trainings={"AT": [_stated({"epochs": ()})]})
-    found = compare_with(stated, _Declared(own={"AT": Training(recipe="at")}), TIAN)
+    found = compare_with(stated, _Declared(own={"AT": AT}), TIAN)
     assert not found.deviations
     assert "epochs" in found.not_stated
     assert "learning rate" not in found.not_stated
@@ -465,39 +452,43 @@ ON_MNIST = [f"adversarial, mnist: {line}" for line in (DROPOUT, ZEROS)]
         ("benz20/P2.2", []),
         ("benz20/F2", []),
         ("benz20/P1.4", []),
+        (
+            "benz20/F2 reduced",
+            [
+                "training images: all (paper), 5,000 (here)",
+                "network: resnet18 (paper), preactresnet18 (here)",
+                "network width: 1 (paper), 0.25 (here)",
+                "network parameters: 11,173,962 (paper), 701,018 (here)",
+                "network GFLOP: 1.1 (paper), 0.07 (here)",
+                "evaluation: test images: all (paper), 1,000 (here)",
+            ],
+        ),
+        (
+            "cfa23/T3 medium",
+            [
+                "epochs: 200 (paper), 30 (here)",
+                "learning rate: 0.1 (paper), 0.2 (here)",
+                "learning-rate schedule: x0.1 at epochs 100, 150 (paper), one-cycle, peak at epoch 12 (here)",
+                "trainings: 5 (paper), 3 (here)",
+                "averaging start epoch: 50 (paper), 8 (here)",
+                "TRADES + EMA; TRADES + FAWA: loss scaled: no (paper), yes (here)",
+            ],
+        ),
     ],
 )
-def test_deviations_at_full_scale(item: str, lines: list[str]) -> None:
-    """Complete lists, written by hand; a change of a definition at full scale must change them."""
-    assert sorted(deviation_lines(compare(item, "full"))) == sorted(lines)
+def test_deviations_of_items(item: str, lines: list[str]) -> None:
+    """Complete lists, written by hand; a change of a definition must change them. The scale is full by default."""
+    name, _, scale = item.partition(" ")
+    assert sorted(deviation_lines(compare(name, scale or "full"))) == sorted(lines)
 
 
-def test_deviations_at_reduced_scale() -> None:
+def test_substituted_attacks_deviate() -> None:
     attacks = "evaluation: attacks: apgd-ce, apgd-t, fab-t, square (paper), pgd (here)"
     assert attacks in deviation_lines(compare("cfa23/T1", "reduced"))
-    assert deviation_lines(compare("benz20/F2", "reduced")) == [
-        "training images: all (paper), 5,000 (here)",
-        "network: resnet18 (paper), preactresnet18 (here)",
-        "network width: 1 (paper), 0.25 (here)",
-        "network parameters: 11,173,962 (paper), 701,018 (here)",
-        "network GFLOP: 1.1 (paper), 0.07 (here)",
-        "evaluation: test images: all (paper), 1,000 (here)",
-    ]
 
 
-def test_deviations_at_medium_scale() -> None:
-    """The budget, and what follows from it; networks, data, radii and the gate of FAWA are those of the paper."""
-    budget = [
-        "epochs: 200 (paper), 30 (here)",
-        "learning rate: 0.1 (paper), 0.2 (here)",
-        "learning-rate schedule: x0.1 at epochs 100, 150 (paper), one-cycle, peak at epoch 12 (here)",
-    ]
-    lines = deviation_lines(compare("cfa23/T3", "medium"))
-    fawa = [
-        "averaging start epoch: 50 (paper), 8 (here)",
-        "TRADES + EMA; TRADES + FAWA: loss scaled: no (paper), yes (here)",
-    ]
-    assert lines == [*budget, "trainings: 5 (paper), 3 (here)", *fawa]
+def test_medium_scale_changes_the_budget_alone() -> None:
+    """Networks, data and radii are those of the paper."""
     named = [line.partition(" (paper)")[0] for line in deviation_lines(compare("kdd21/T1", "medium"))]
     assert not any(f"{setting}:" in line for line in named for setting in ("network", "data set", "threat", "steps"))
 

@@ -14,7 +14,7 @@ from classwise.auditing.run.result import Audit
 from classwise.cli.paper_results import _claim_lines, results_facts
 from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
-from classwise.papers.catalogue import experiment, runnable
+from classwise.papers.catalogue import runnable
 from classwise.papers.claims import Answer, Verdict
 from classwise.papers.page import write_pages
 from classwise.papers.result import Evidence, Result
@@ -75,15 +75,12 @@ def test_texts_state_the_steps_that_pgd_ran(smoke: Smoke) -> None:
 
 def test_table_1_equals_the_outcomes(smoke: Smoke) -> None:
     """Recomputed by pandas from the files of the audits."""
-    result = smoke.results["kdd21/T1"]
-    key = next(key for key, recipe in result.runs.items() if recipe == "at")
-    audits = (smoke.store.path / "runs" / key / "audits").glob("*/outcomes")
+    audits = (smoke.run_of("kdd21/T1").path / "audits").glob("*/outcomes")
     frames = [pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))]) for folder in audits]
     fgsm = next(frame for frame in frames if "FGSM" in set(frame["attack"]))
     mean = fgsm[fgsm["attack"] == "FGSM"]["correct"].mean()
-    row = next(row for row in result.tables[0].rows if row.name == "Madry, FGSM")
-    assert row.cells[0].text == f"{100 * mean:.1f}"
-    assert row.cells[1].text == "65.5"
+    row = next(row for row in smoke.results["kdd21/T1"].tables[0].rows if row.name == "Madry, FGSM")
+    assert [cell.text for cell in row.cells[:2]] == [f"{100 * mean:.1f}", "65.5"]
 
 
 def test_figures_of_cfa23_are_evaluated_at_the_last_iterate(smoke: Smoke) -> None:
@@ -158,8 +155,7 @@ def test_each_test_names_the_parts_of_its_claim(smoke: Smoke) -> None:
             elsewhere = all(part.partition(": ")[0] == "cifar10" for part in others)
             assert elsewhere or result.scale == "smoke", (result.item, verdict.claim, others)
     tested = {verdict.claim for result in results for verdict in result.verdicts if verdict.covers}
-    on_other_data = {"benz20/C5", "cfa23/C21", "iclr21/C16"}
-    assert tested - {claim for claim, _ in reached} <= on_other_data
+    assert tested - {claim for claim, _ in reached} <= {"benz20/C5", "cfa23/C21", "iclr21/C16"}
 
 
 def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
@@ -221,31 +217,35 @@ def test_claims_table(smoke: Smoke) -> None:
     assert other["C3"].cells[-1] == rows["C19"].cells[-1]
 
 
-def test_bad_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert NAMES == ("smoke", "reduced", "medium", "full")
-    with pytest.raises(ClasswiseError, match="unknown scale 'redused'; did you mean 'reduced'"):
-        scale_of("kdd21/T1", "redused")
-    with pytest.raises(
-        ClasswiseError, match="kdd21/M3 is a method and does not run by itself; see classwise recipes show"
-    ):
-        scale_of("kdd21/M3", "smoke")
+@pytest.mark.parametrize(
+    ("item", "scale", "message"),
+    [
+        ("kdd21/T1", "redused", "unknown scale 'redused'; did you mean 'reduced'"),
+        ("cfa23/T4", "reduced", "cfa23/T4 has no scale 'reduced'; available: smoke, medium, full"),
+        ("kdd21/M3", "smoke", "kdd21/M3 is a method and does not run by itself; see classwise recipes show"),
+        ("kdd21/T9", "smoke", "kdd21/T9 cannot run yet; not in this version: masks by hand"),
+    ],
+)
+def test_bad_scales(item: str, scale: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", experiment="", absent="masks by hand")
-    monkeypatch.setattr(catalogue, "items", lambda: {waiting.id: waiting})
-    with pytest.raises(ClasswiseError, match="kdd21/T9 cannot run yet; not in this version: masks by hand"):
-        scale_of("kdd21/T9", "smoke")
+    items = {**catalogue.items(), waiting.id: waiting}
+    monkeypatch.setattr(catalogue, "items", lambda: items)
+    with pytest.raises(ClasswiseError, match=message):
+        scale_of(item, scale)
 
 
-def test_missing_scales(monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = experiment("kdd21/T3")
-    monkeypatch.setattr(type(kind), "scales", {"smoke": kind.scales["smoke"]})
-    with pytest.raises(ClasswiseError, match="kdd21/T3 has no scale 'full'; available: smoke"):
-        scale_of("kdd21/T3", "full")
+def test_names_of_scales() -> None:
+    assert NAMES == ("smoke", "reduced", "medium", "full")
 
 
-def test_damaged_results(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{")
-    with pytest.raises(ClasswiseError, match=r"a.json is damaged; run the experiment again"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"a.json is damaged; run the experiment again"),
+        ('{"schema_version": 7}', "schema_version 7 is newer than the 3 supported here"),
+    ],
+)
+def test_damaged_results(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(ClasswiseError, match=message):
         Result.load(tmp_path / "a.json")
-    (tmp_path / "b.json").write_text('{"schema_version": 7}')
-    with pytest.raises(ClasswiseError, match="schema_version 7 is newer than the 3 supported here"):
-        Result.load(tmp_path / "b.json")

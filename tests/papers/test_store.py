@@ -58,16 +58,14 @@ def test_trainings_are_keyed_by_content(tmp_path: Path, monkeypatch: pytest.Monk
     first = store.train(QUICK, IMAGES)
     same = Store(tmp_path / "store").train(Recipe.read(QUICK, {"name": "other", "description": "the same"}), IMAGES)
     assert same.path == first.path
-    other_seed = module._hash({"seed": 1}) != module._hash({"seed": 0})
-    assert other_seed
-    fine = store.train(Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1}), IMAGES, start=first)
+    assert module._hash({"seed": 1}) != module._hash({"seed": 0})
+    begun = Recipe.read("frl", {**QUICK_FIELDS, "epochs": 1})
+    fine = store.train(begun, IMAGES, start=first)
     assert fine.path.name != first.path.name
     assert len(store.runs) == 2
-    moved = (tmp_path / "store").rename(tmp_path / "moved")
-    again = Store(moved)
+    again = Store((tmp_path / "store").rename(tmp_path / "moved"))
     monkeypatch.setattr(module, "train", None)  # nothing is trained again
     first = again.train(QUICK, IMAGES)
-    begun = Recipe.read("frl", {**SMOKE.overrides, "threat": "Linf:0.1", "epochs": 1})
     assert again.train(begun, IMAGES, start=first).path.name == fine.path.name
 
 
@@ -188,26 +186,25 @@ def test_audits_are_saved(tmp_path: Path) -> None:
     assert other.path != first.path
 
 
-def test_other_schema_version_is_refused(tmp_path: Path) -> None:
-    Store(tmp_path)
-    (tmp_path / CHECKSUMS).unlink()
-    (tmp_path / "store.json").write_text(json.dumps({"schema_version": 9, "classwise": "3.1"}))
-    with pytest.raises(
-        ClasswiseError,
-        match=r"schema_version 9 is newer than the 2 supported here",
-    ):
-        Store(tmp_path)
-    (tmp_path / "store.json").write_text("[]")
-    with pytest.raises(ClasswiseError, match="damaged"):
-        Store(tmp_path)
-
-
-def test_other_folders_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(ClasswiseError, match="is not empty and contains no store; give a new folder"):
-        Store(tmp_path)
-    with pytest.raises(ClasswiseError, match="is a file; give a folder for the store"):
-        Store(tmp_path / "letter.txt")
+@pytest.mark.parametrize(
+    ("file", "text", "folder", "message"),
+    [
+        (
+            "store.json",
+            '{"schema_version": 9}',
+            "",
+            "schema_version 9 is newer than the 2 supported here",
+        ),
+        ("store.json", "[]", "", "damaged"),
+        ("letter.txt", "dear", "", "is not empty and contains no store; give a new folder"),
+        ("letter.txt", "dear", "letter.txt", "is a file; give a folder for the store"),
+    ],
+)
+def test_other_folders_are_refused(file: str, text: str, folder: str, message: str, tmp_path: Path) -> None:
+    """Such as one of another schema version."""
+    (tmp_path / file).write_text(text)
+    with pytest.raises(ClasswiseError, match=message):
+        Store(tmp_path / folder)
 
 
 def test_two_processes_create_the_same_store(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ def result_of(item: str, value: float, *more: float) -> Result:
         )
         for estimate in (value, *more)
     ]
-    level = Evidence(scale="reduced", trainings=1)
-    return Result(item=item, evidence=level, setting="", verdicts=evaluate(tests))
+    return Result(item=item, evidence=Evidence(scale="reduced", trainings=1), setting="", verdicts=evaluate(tests))
 
 
 def answers_of(store: Store, item: str) -> list[str]:
@@ -48,8 +47,7 @@ def test_a_further_result_changes_the_files_of_the_others(tmp_path: Path) -> Non
     wide = Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0]
     save_result(result_of("kdd21/T3", -6.0), store)  # run again, with fewer tests
     assert answers_of(store, "kdd21/T1") == ["supported"]
-    narrow = Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0]
-    assert wide.low < 0 < narrow.low
+    assert wide.low < 0 < Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0].low
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(("kdd21/T1", "kdd21/T3", "kdd21/F1"))])

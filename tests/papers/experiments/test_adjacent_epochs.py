@@ -11,7 +11,6 @@ import pytest
 
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.fluctuation import fluctuation
-from classwise.core.errors import ClasswiseError
 from classwise.papers.catalogue import experiment
 from classwise.papers.experiments.fair_training import (
     RULES,
@@ -24,7 +23,6 @@ from classwise.papers.experiments.fair_training import (
 from classwise.papers.interval_estimators import Resampled
 from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
-from classwise.training.folder import Run
 
 from ..conftest import Smoke
 
@@ -42,8 +40,7 @@ def test_the_example_of_the_paper() -> None:
 
 def test_selected_epoch_equals_that_of_the_training(smoke: Smoke) -> None:
     """The rule of CFA applied to the table agrees with the events of the training."""
-    key = next(key for key, recipe in smoke.results["cfa23/T1"].runs.items() if recipe == "at")
-    run = Run.open(smoke.store.path / "runs" / key)
+    run = smoke.run_of("cfa23/T1")
     assert run.recipe.selection == "overall+worst"
     found = selected_epoch(RULES["overall + worst"][0], measured(run, "valid", "robust"), images_of(run, "valid"))
     assert found - 1 == run.best_epoch()
@@ -77,11 +74,6 @@ def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> N
             gates.append((str(sum(gate)), str(len(gate))))
     assert gates
     assert list(found) == list(dict.fromkeys(gates))
-
-
-def test_tiny_imagenet_has_no_reduced_scale() -> None:
-    with pytest.raises(ClasswiseError, match="cfa23/T4 has no scale 'reduced'; available: smoke, medium, full"):
-        scale_of("cfa23/T4", "reduced")
 
 
 def test_the_cost_of_a_robust_start() -> None:

@@ -51,12 +51,9 @@ def test_patterns() -> None:
 
 
 def test_shares_and_means() -> None:
-    found = proportion(RIGHT[0])
-    assert found.value == 0.6
-    assert found.low == pytest.approx(0.1466, abs=1e-4)  # Clopper and Pearson's interval of 3 in 5, from a table
-    assert found.high == pytest.approx(0.9473, abs=1e-4)
-    values = np.array([1.0, 1.0, 1.0, 0.0, 0.0])
-    assert mean(values)[1:] == pytest.approx((0.1466, 0.9473), abs=1e-4)
+    ends = pytest.approx((0.6, 0.1466, 0.9473), abs=1e-4)  # Clopper and Pearson's interval of 3 in 5, from a table
+    assert proportion(RIGHT[0]) == ends
+    assert mean(np.array([1.0, 1.0, 1.0, 0.0, 0.0])) == ends
     value, low, high = mean(np.tile([0.2, 0.3], 500))  # for many values the normal interval
     assert value == pytest.approx(0.25)
     assert [low, high] == pytest.approx(
@@ -65,9 +62,7 @@ def test_shares_and_means() -> None:
 
 
 def test_steps_shown() -> None:
-    assert shown(20) == (1, 10, 20)
-    assert shown(5) == (1, 2, 5)
-    assert shown(1) == (1,)
+    assert [shown(steps) for steps in (20, 5, 1)] == [(1, 10, 20), (1, 2, 5), (1,)]
 
 
 @pytest.mark.slow

@@ -359,8 +359,7 @@ def test_the_table_of_data_sets() -> None:
 
 
 def test_similar_digits_against_the_mean_rate() -> None:
-    random = np.random.default_rng(3)
-    matrix = random.integers(5, 30, (10, 10))
+    matrix = np.random.default_rng(3).integers(5, 30, (10, 10))
     rate = matrix / matrix.sum(axis=1, keepdims=True)
     mean = np.mean([rate[i, j] for i in range(10) for j in range(10) if i != j])
     for truth, predicted in ((6, 8), (8, 6)):
@@ -387,8 +386,7 @@ def test_errors_across_superclasses_are_compared_with_chance() -> None:
 
 def test_curves_of_some_classes(smoke: Smoke) -> None:
     """The trend of two classes has their accuracies only."""
-    key = next(key for key, recipe in smoke.results["kdd21/F1"].runs.items() if recipe == "at")
-    run_folder = Run.open(smoke.store.path / "runs" / key)
+    run_folder = smoke.run_of("kdd21/F1")
     whole, some = trend({"AT": run_folder}), trend({"AT": run_folder}, labels=[3, 7])
     assert set(some.classes["class"]) == {"3", "7"}
     chosen = whole.classes[whole.classes["class"].isin(["3", "7"])].groupby("epoch")["accuracy"].min()

@@ -18,17 +18,14 @@ from classwise.papers.experiment import Context, Trainings, recipe_at
 from classwise.papers.experiments import class_wise, long_tail, weak_classes
 from classwise.papers.experiments.protocol import AT, STANDARD
 from classwise.papers.experiments.weak_classes import clean_logits
-from classwise.papers.result import Result
 from classwise.papers.scales import MANY_TRAININGS, Scale
 from classwise.training.folder import Run
 
 from ..conftest import Smoke
 
 
-def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
-    """Robust accuracy of each class for the run of a recipe, from the files of its audit."""
-    key = next(key for key, name in result.runs.items() if name == recipe)
-    run = Run.open(smoke.store.path / "runs" / key)
+def recounted(run: Run) -> pd.Series[float]:
+    """Robust accuracy of each class for a run, from the files of its audit."""
     fingerprint_of_run = fingerprint(load_model(run.weights_file(run.default_weights())))
     for folder in (run.path / "audits").glob("*/outcomes"):
         settings = json.loads((folder.parent / "audit.json").read_text())["settings"]
@@ -41,7 +38,7 @@ def recounted(smoke: Smoke, result: Result, recipe: str) -> pd.Series[float]:
         frame = pd.concat([pd.read_parquet(part) for part in sorted(folder.glob("*.parquet"))])
         both = frame.pivot_table(index=["index", "label"], columns="attack", values="correct", aggfunc="first")
         return both["PGD"].astype(float).groupby("label").mean()
-    raise AssertionError(recipe)
+    raise AssertionError(run.recipe.name)
 
 
 @pytest.mark.parametrize("scale", MANY_TRAININGS.values(), ids=lambda scale: scale.name)
@@ -77,7 +74,7 @@ def test_networks_are_recipes(scale: Scale) -> None:
 
 def test_changes_are_relative_to_the_plain_model(smoke: Smoke) -> None:
     result = smoke.results["benz20/P3.7"]
-    plain, other = (recounted(smoke, result, recipe) for recipe in ("at", "logit-similarity"))
+    plain, other = (recounted(smoke.run_of("benz20/P3.7", recipe)) for recipe in ("at", "logit-similarity"))
     row = next(row for row in result.tables[0].rows if row.name == "cosine 1")
     shown = [float(cell.text) for cell in row.cells]
     found = [
@@ -92,8 +89,7 @@ def test_changes_are_relative_to_the_plain_model(smoke: Smoke) -> None:
 
 def test_the_critical_class_is_selected_on_the_validation_split(smoke: Smoke) -> None:
     result = smoke.results["benz20/P3.3"]
-    key = next(key for key, name in result.runs.items() if name == "at")
-    epochs = pd.read_parquet(smoke.store.path / "runs" / key / "epochs.parquet")
+    epochs = pd.read_parquet(smoke.run_of("benz20/P3.3").path / "epochs.parquet")
     valid = epochs[epochs["split"] == "valid"]
     head = result.tables[0].heads[1]
     weakest = valid.loc[valid.groupby("epoch")["robust"].idxmin(), "class"]
@@ -140,10 +136,9 @@ def test_robustness_falls_with_the_radius(smoke: Smoke) -> None:
 
 
 def test_clean_logits_equal_the_audit(smoke: Smoke) -> None:
-    key = next(key for key, name in smoke.results["benz20/P2.4"].runs.items() if name == "at")
     context = Context(MANY_TRAININGS["smoke"], smoke.store)
     images = context.test_images
-    logits = clean_logits(Run.open(smoke.store.path / "runs" / key).model(), images)
+    logits = clean_logits(smoke.run_of("benz20/P2.4").model(), images)
     right = logits.argmax(axis=1) == images.y.numpy()
     trained = context.train(AT)
     found = context.audit(trained, {"PGD": context.pgd({"name": "pgd", "steps": 20, "step_size": "0.1eps"})})

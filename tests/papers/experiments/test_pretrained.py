@@ -111,15 +111,12 @@ def test_imagenet_weights_get_its_normalisation(tmp_path: Path) -> None:
     """Raw weights of ImageNet get its mean; a file with its own normalisation and other classes keep theirs."""
     images = with_imagenet_labels(load_data(photographs(tmp_path / "photos", IDS, 1)))
     other = load_data(tmp_path / "photos")
-    model = load_model("small-cnn", num_classes=1000, in_channels=3)
-    torch.save(model.state_dict(), tmp_path / "bare.pth")
-    text = f"small-cnn={tmp_path / 'bare.pth'}"
-    (loaded,) = UserInputs(models=[text]).load_models(images, "cpu").values()
+    torch.save(load_model("small-cnn", num_classes=1000, in_channels=3).state_dict(), tmp_path / "bare.pth")
+    (loaded,) = UserInputs(models=[f"small-cnn={tmp_path / 'bare.pth'}"]).load_models(images, "cpu").values()
     normalised = [part for part in loaded.modules() if isinstance(part, Normalized)]
     assert len(normalised) == 1
     assert normalised[0].mean.flatten().tolist() == pytest.approx(ImageNet.mean)
-    small = load_model("small-cnn", num_classes=3, in_channels=3)
-    torch.save(small.state_dict(), tmp_path / "small.pth")
+    torch.save(load_model("small-cnn", num_classes=3, in_channels=3).state_dict(), tmp_path / "small.pth")
     (loaded,) = UserInputs(models=[f"small-cnn={tmp_path / 'small.pth'}"]).load_models(other, "cpu").values()
     assert not any(isinstance(part, Normalized) for part in loaded.modules())
 

@@ -29,14 +29,11 @@ def test_spare_images_are_not_training_images(tmp_path: Path) -> None:
 
 def test_labels_are_predicted_by_the_teacher(smoke: Smoke) -> None:
     """The pseudo-labels in the file of the run are not those of the data set."""
-    runs = smoke.results["iclr21/T2"].runs
-    key, teacher = (next(key for key, name in runs.items() if name == wanted) for wanted in ("rst", "standard"))
-    run = Run.open(smoke.store.path / "runs" / key)
     spare = Context(SMOKE, smoke.store).spare_images
     assert spare is not None
     with torch.no_grad():
-        predicted = Run.open(smoke.store.path / "runs" / teacher).model()(spare.pixels()).argmax(1)
-    labels = json.loads(run.pseudo_labels_file.read_text(encoding="utf-8"))["labels"]
+        predicted = smoke.run_of("iclr21/T2", "standard").model()(spare.pixels()).argmax(1)
+    labels = json.loads(smoke.run_of("iclr21/T2", "rst").pseudo_labels_file.read_text(encoding="utf-8"))["labels"]
     assert labels == predicted.tolist()
     assert labels != spare.y.tolist()
 

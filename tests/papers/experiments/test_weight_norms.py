@@ -15,8 +15,7 @@ from ..conftest import Smoke
 
 
 def test_only_the_norms_of_the_rows_change(smoke: Smoke) -> None:
-    key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
-    run = Run.open(smoke.store.path / "runs" / key)
+    run = smoke.run_of("iclr21/E7")
     model = bare(run.model())
     assert isinstance(model, Classifier)
     weight = next(name for name, value in model.named_parameters() if value is model.classifier.weight)
@@ -29,7 +28,6 @@ def test_only_the_norms_of_the_rows_change(smoke: Smoke) -> None:
 
 
 def test_rescaling_is_deterministic(smoke: Smoke, tmp_path: Path) -> None:
-    key = next(key for key, recipe in smoke.results["iclr21/E7"].runs.items() if recipe == "at")
-    run = Run.open(shutil.copytree(smoke.store.path / "runs" / key, tmp_path / "run"))
+    run = Run.open(shutil.copytree(smoke.run_of("iclr21/E7").path, tmp_path / "run"))
     saved = run.weights_file("equal-norms").read_bytes()
     assert equalise_norms(run).read_bytes() == saved

@@ -91,8 +91,7 @@ def test_bad_models(values: dict[str, float], word: str) -> None:
         ToyModel(**values)  # type: ignore[arg-type]  # the point of the test
 
 
-def test_bad_radius_and_sample() -> None:
-    with pytest.raises(ClasswiseError, match="eta"):
-        MODEL.best_weight(0.41)
-    with pytest.raises(ClasswiseError, match="at least 1"):
-        MODEL.sample(0)
+@pytest.mark.parametrize(("of", "value", "word"), [("best_weight", 0.41, "eta"), ("sample", 0, "at least 1")])
+def test_bad_radius_and_sample(of: str, value: float, word: str) -> None:
+    with pytest.raises(ClasswiseError, match=word):
+        getattr(MODEL, of)(value)

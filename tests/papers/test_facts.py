@@ -202,14 +202,14 @@ def test_tables_of_counts(seed: int) -> None:
     images: IntArray = random.choice((1, 7, 100, 400, 4000), classes)
     right: IntArray = np.rint(images * random.choice((0.0, 0.0001, 0.02, 0.5, 0.5, 0.9996, 1.0), classes)).astype(int)
     names = [f"class-{label}" for label in range(classes)]
-    counts, key, a = ClassCounts(images, right), ("AT", "PGD"), right / images
-    (row,) = class_table("by class", {key: counts}, names).rows
+    counts, a = ClassCounts(images, right), right / images
+    (row,) = class_table("by class", {"AT, PGD": counts}, names).rows
     for cell, good, count in zip(row.cells, right.tolist(), images.tolist(), strict=True):
         shows(cell.text, 100 * good / count)
         shows(str(cell.span), *(100 * end for end in interval_of(good, count)))
     printed = random.choice((12.0, 30.5, 71.25), classes)
-    known = {"per_class": printed.tolist(), "tot": 40.5, "mcd": 30.25}
-    (row,) = summary_table("summary", {key: counts}, {key: known}, names).rows
+    known = {"method": "AT", "attack": "PGD", "per_class": printed.tolist(), "tot": 40.5, "mcd": 30.25}
+    (row,) = summary_table("summary", {"AT, PGD": counts}, [known], names).rows
     total, _, cv, _, mcd, _, lowest, _, highest, _ = row.cells
     shows(total.text, 100 * right.sum() / images.sum())
     shows(str(total.span), *(100 * end for end in interval_of(int(right.sum()), int(images.sum()))))

@@ -7,7 +7,7 @@ import pytest
 
 from classwise.papers import catalogue
 from classwise.papers.settings import printed_under
-from classwise.papers.tables import Key, printed_parts, printed_table, recompute, row_name, summary_table
+from classwise.papers.tables import printed_parts, printed_table, recompute, row_name, summary_table
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts
@@ -84,15 +84,14 @@ def test_printed_numbers_name_their_conditions() -> None:
 def test_printed_extreme_classes() -> None:
     """Measured: 1 of 2 birds and both cats; printed: the third class lowest, the second highest."""
     counts = ClassCounts.from_labels(np.array([0, 0, 1, 1]), np.array([True, False, True, True]), 2)
-    ours: dict[Key, ClassCounts] = {("AT",): counts}
-    table = summary_table("", ours, {("AT",): {"per_class": [20, 30.5, 10]}}, ("bird", "cat"))
+    table = summary_table("", {"AT": counts}, [{"method": "AT", "per_class": [20, 30.5, 10]}], ("bird", "cat"))
     cells = [tuple(cell) for cell in table.rows[0].cells[-4:]]
     assert cells == [("bird", "50.0"), ("class 2", "10"), ("cat", "100.0"), ("class 1", "30.5")]
     tied = ClassCounts.from_labels(np.array([0, 1]), np.array([False, False]), 2)
-    table = summary_table("", {("AT",): tied}, {("AT",): {"per_class": [20, 20]}}, ("bird", "cat"))
+    table = summary_table("", {"AT": tied}, [{"method": "AT", "per_class": [20, 20]}], ("bird", "cat"))
     assert {tuple(cell) for cell in table.rows[0].cells[6::2]} == {("bird and cat", "0.0")}
     assert {tuple(cell) for cell in table.rows[0].cells[7::2]} == {("classes 0 and 1", "20")}
-    unprinted = summary_table("", ours, {}, ("bird", "cat")).rows[0].cells
+    unprinted = summary_table("", {"AT": counts}, [], ("bird", "cat")).rows[0].cells
     assert {cell.text for cell in unprinted[1::2]} == {"–"}
 
 

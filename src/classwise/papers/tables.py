@@ -168,12 +168,8 @@ def printed_parts(table: Table, item: str, scale: str) -> Printed:
     return Printed(columns, rows, measured_otherwise(item, scale) if columns or rows else "")
 
 
-Key = tuple[str, ...]
-"""The parts of a row name, such as ("Madry", "PGD")."""
-
-
 def summary_table(
-    caption: str, ours: Mapping[Key, ClassCounts], printed: Mapping[Key, Mapping[str, Any]], names: Sequence[str]
+    caption: str, ours: Mapping[str, ClassCounts], printed: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> Table:
     """Table of total, CV, MCD, lowest and highest class, with 95 % intervals and the printed numbers.
 
@@ -181,13 +177,13 @@ def summary_table(
 
     Args:
         caption: caption of the table.
-        ours: measured counts by row.
-        printed: printed rows by the same keys; rows may be missing.
+        ours: measured counts by the name of the row.
+        printed: printed rows; those with another `row_name` are not shown.
         names: class names.
     """
-    rows = []
-    for key, counts in ours.items():
-        reported = printed.get(key, {})
+    rows, by_name = [], {row_name(row): row for row in printed}
+    for name, counts in ours.items():
+        reported = by_name.get(name, {})
         classes = np.array(reported["per_class"], dtype=np.float64) if "per_class" in reported else None
         overall, cv, mcd = (
             averages.overall_estimate(counts),
@@ -211,7 +207,7 @@ def summary_table(
             ),
             Cell(formatting.NONE) if classes is None else _printed_classes(classes, classes.max()),
         ]
-        rows.append(Row(", ".join(key), cells))
+        rows.append(Row(name, cells))
     kinds = ("total", "CV", "MCD", "lowest", "highest")
     heads = [head for kind in kinds for head in (kind, "printed")]
     note = (
@@ -221,12 +217,12 @@ def summary_table(
     return Table(caption, ("row", *heads), rows, note)
 
 
-def class_table(caption: str, ours: Mapping[Key, ClassCounts], names: Sequence[str]) -> Table:
-    """Table of class accuracies with 95 % intervals: a row for each key, a column for each class."""
+def class_table(caption: str, ours: Mapping[str, ClassCounts], names: Sequence[str]) -> Table:
+    """Table of class accuracies with 95 % intervals: a row for each name, a column for each class."""
     rows = []
-    for key, counts in ours.items():
+    for name, counts in ours.items():
         ends = zip(counts.accuracy.tolist(), *(end.tolist() for end in class_intervals(counts)), strict=True)
-        rows.append(Row(", ".join(key), [percent_cell(Estimate(*one)) for one in ends]))
+        rows.append(Row(name, [percent_cell(Estimate(*one)) for one in ends]))
     note = "95 % confidence intervals for new images of the class with the model fixed."
     return Table(caption, ("row", *names), rows, note)
 
@@ -283,11 +279,6 @@ def skipped_table(absent: Mapping[str, str]) -> list[Table]:
     """A table of skipped data sets with the reasons, in a list; an empty list if none was skipped."""
     rows = [Row(data, [Cell(reason)]) for data, reason in absent.items()]
     return [Table("Skipped data sets", ("data set", "reason"), rows)] if rows else []
-
-
-def by_name(rows: Sequence[Mapping[str, Any]], *keys: str) -> dict[Key, Mapping[str, Any]]:
-    """Index printed rows by the values of some keys."""
-    return {tuple(str(row[key]) for key in keys): row for row in rows}
 
 
 def _at(accuracies: FloatArray, value: float) -> list[int]:

@@ -48,13 +48,13 @@ from classwise.papers.experiments.protocol import (
 )
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, difference, in_points, interval
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, REDUCED, SMOKE, TIAN, Name, Scale, on_data_set
-from classwise.papers.tables import Key, class_table, estimate_cell, percent_cell
+from classwise.papers.tables import class_table, estimate_cell, percent_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
 from classwise.reporting.formatting import NONE, percent
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
+from classwise.stats.counts import BoolArray, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.ranks import spearman
@@ -166,8 +166,8 @@ class BetaOfOneClass(
             beta: context.audit(model, case_study_attack(context)).outcomes
             for beta, model in zip((BETA, *context.scale.entry(LOWERED)), models, strict=True)
         }
-        counts: dict[Key, ClassCounts] = {
-            (f"beta {beta:g} for {names[TAKER]}", attack): table.counts(attack)
+        counts = {
+            f"beta {beta:g} for {names[TAKER]}, {attack}": table.counts(attack)
             for attack in (ATTACK, "clean")
             for beta, table in tables.items()
         }
@@ -212,8 +212,8 @@ class BetaOfOtherPairs(Experiment, scales=SCALES, trainings=beta_of_other_pairs)
         models = context.train_all(self.trainings(context.scale))
         tables = {name: context.audit(model, case_study_attack(context)).outcomes for name, model in models.items()}
         names = context.test_images.class_names
-        counts: dict[Key, ClassCounts] = {
-            (name, attack): table.counts(attack) for attack in (ATTACK, "clean") for name, table in tables.items()
+        counts = {
+            f"{name}, {attack}": table.counts(attack) for attack in (ATTACK, "clean") for name, table in tables.items()
         }
         plain, *lowered = tables
         measurements = []
@@ -822,7 +822,7 @@ class BackgroundsAndStandardTraining(
         )
         heads = ("images", "clean accuracy, percent", INSIDE)
         table = Table("Standard training", heads, rows, "95 % confidence intervals for new images.")
-        counts: dict[Key, ClassCounts] = {(name,): outcomes.counts("clean") for name, outcomes in tables.items()}
+        counts = {name: outcomes.counts("clean") for name, outcomes in tables.items()}
         by_class = class_table("Clean accuracy by class, in percent", counts, tables["grey"].class_names)
         return Findings(tables=(table, by_class), tests=(claimed,))
 

@@ -55,7 +55,6 @@ from classwise.papers.scales import (
 )
 from classwise.papers.tables import (
     HEADS_OF_BOTH,
-    Key,
     class_table,
     elsewhere,
     estimate_cell,
@@ -527,11 +526,10 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
             f"C3 is tested at {shown[1]}, where the average is nearest 50 percent. "
             "95 % confidence intervals for new images."
         )
-        classes: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
         return Findings(
             tables=(
                 Table("Summary over classes", ("images", "average", "MCD", "CV, percent squared"), rows, note),
-                class_table("Class accuracy, in percent", classes, table.class_names),
+                class_table("Class accuracy, in percent", counts, table.class_names),
             ),
             figures=(
                 (class_dots("Standard training, in percent", drawn, shown, table.class_names), "Test images."),
@@ -930,7 +928,7 @@ class GapsOverEpochs(
             rows.append(Row(f"{data_set.data}, {len(names)}", [*metric_cells(counts), weakest]))
             if len(names) <= DRAWN:
                 title = f"{data_set.data}: test images at the end of training, in percent"
-                tables.append(class_table(title, {("AT",): counts}, names))
+                tables.append(class_table(title, {"AT": counts}, names))
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, INTERVALS_NOTE)
         tables = [summary, *data_tables(audited, absent), *tables]

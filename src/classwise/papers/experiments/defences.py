@@ -44,7 +44,7 @@ from classwise.papers.interval_estimators import (
     wider,
 )
 from classwise.papers.scales import Name, Scale
-from classwise.papers.tables import PRINTED, Key, by_name, class_table, estimate_cell, row_name, summary_table
+from classwise.papers.tables import PRINTED, class_table, estimate_cell, row_name, summary_table
 from classwise.reporting import formatting
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray
@@ -140,10 +140,8 @@ class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
         """Audit each defence twice, and tabulate the accuracies."""
         trainings, names = self.trainings(context.scale), context.test_images.class_names
         audits = audit_defences(context, trainings)
-        ours: dict[Key, ClassCounts] = {
-            (defence, attack): audit.counts(attack) for attack in FIVE for defence, audit in audits.items()
-        }
-        printed = by_name(catalogue.printed_rows(self.item), "defence", "attack")
+        ours = {f"{defence}, {attack}": audit.counts(attack) for attack in FIVE for defence, audit in audits.items()}
+        printed = catalogue.printed_rows(self.item)
         summary = summary_table("Four defences under five attacks, in percent", ours, printed, names)
         tables = [audit.main.outcomes for audit in audits.values()]
         rows = [table.correct(name) for table in tables for name in table.attacks if name != CLEAN]
@@ -159,7 +157,7 @@ class DefencesByAttacks(_Attacked, scales=SCALES, trainings=attacked_trainings):
                 audits[name].paired(weak, strong).part(_cat_beyond_car, 100)
             ),
             "class": mean_over_rows,
-            "extremes": lambda name, attack: _extremes(ours[name, attack]),
+            "extremes": lambda name, attack: _extremes(ours[f"{name}, {attack}"]),
         }
         return Findings(
             tables=(

@@ -32,7 +32,7 @@ from classwise.papers.experiment import (
 from classwise.papers.experiments.protocol import paired_models, pgd_name
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
 from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
-from classwise.papers.tables import PRINTED, Key, class_table, estimate_cell
+from classwise.papers.tables import PRINTED, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.lines import OVERALL, Series, class_lines, line_chart
@@ -330,7 +330,6 @@ class ClassesOfAverages(Methods):
         evaluated = self.evaluate(context, ("best",))
         names = context.test_images.class_names
         counts = {name: evaluated.audits[name, "best"].counts("all") for name in evaluated.runs}
-        keyed: dict[Key, ClassCounts] = {(name,): class_counts for name, class_counts in counts.items()}
         rows = []
         for base in ("AT", "TRADES"):
             both = [f"{base} + {average}" for average in ("EMA", "CFA")]
@@ -343,7 +342,7 @@ class ClassesOfAverages(Methods):
             "Standard deviation of the class accuracies (fractions)", ("method", "EMA", "CFA", "EMA minus CFA"), rows
         )
         return Findings(
-            tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", keyed, names)),
+            tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", counts, names)),
             figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
             tests=self.tested(evaluated, context.scale),
         )

@@ -18,10 +18,10 @@ from classwise.papers.experiment import Context, Experiment, Findings, Training,
 from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Name, Scale
-from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, metric_cells
+from classwise.papers.tables import class_table, elsewhere, estimate_cell, metric_cells
 from classwise.reporting.figures.points import scatter
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.counts import ClassCounts, FloatArray
+from classwise.stats.counts import FloatArray
 from classwise.stats.pareto import pareto_front
 from classwise.training.folder import Run
 
@@ -137,7 +137,7 @@ class Compared:
 
     def classes(self) -> Table:
         """Table of class accuracies of each run."""
-        counts: dict[Key, ClassCounts] = {(name,): audit.counts("PGD") for name, audit in self.audits.items()}
+        counts = {name: audit.counts("PGD") for name, audit in self.audits.items()}
         return class_table(f"Class accuracy under {self.attack}, in percent", counts, self.names)
 
     @property

@@ -71,12 +71,12 @@ from classwise.papers.interval_estimators import (
     minus,
 )
 from classwise.papers.scales import CIFAR, Scale
-from classwise.papers.tables import Key, class_table, elsewhere, estimate_cell, percent_cell, summary_table
+from classwise.papers.tables import class_table, elsewhere, estimate_cell, percent_cell, summary_table
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.formatting import NONE
 from classwise.reporting.palette import SERIES
 from classwise.reporting.tables import Cell, Row, Table
-from classwise.stats.counts import BoolArray, ClassCounts, FloatArray
+from classwise.stats.counts import BoolArray, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.training.folder import Run
@@ -124,13 +124,10 @@ class Temperature(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
         """Run PGD and the grid on each defence, in the paper's arithmetic."""
         names, tables = context.test_images.class_names, self.audit(context)
         inverses = [f"{inverse:g}" for inverse in self.temperatures]
-        ours: dict[Key, ClassCounts] = {}
-        for defence, table in tables.items():
-            best = strongest(table, inverses)
-            ours[defence, f"1/T = {best}"] = table.counts(best)
+        best = {defence: strongest(table, inverses) for defence, table in tables.items()}
+        ours = {f"{defence}, 1/T = {name}": tables[defence].counts(name) for defence, name in best.items()}
         selected = {defence: select_on_halves(table, inverses, "PGD") for defence, table in tables.items()}
         printed_rows = catalogue.printed_rows("kdd21/T3")
-        printed: dict[Key, Mapping[str, Any]] = {(row["defence"], f"1/T = {row['inv_T']}"): row for row in printed_rows}
         measures: dict[str, Callable[[str], IntervalEstimator]] = {
             "total": lambda name: mean_of_halves(selected[name], lambda a: -_drop(a).mean(axis=-1)),
             "MCD": lambda name: averaged([half.discrepancy_change() for half in selected[name]]),
@@ -159,7 +156,7 @@ class Temperature(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
             tables=(
                 changes_by_class(tables, printed_rows),
                 changes,
-                summary_table("Under the best temperature of all images, in percent", ours, printed, names),
+                summary_table("Under the best temperature of all images, in percent", ours, printed_rows, names),
                 class_table("By class, in percent", ours, names),
                 settings_table(context.scale, self.trainings(context.scale)),
             ),
@@ -366,8 +363,8 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         """Tabulate the accuracies."""
         trainings = self.trainings(context.scale)
         tables = {name: under_pgd(context, model).outcomes for name, model in context.train_all(trainings).items()}
-        counts: dict[Key, ClassCounts] = {
-            (name, attack): table.counts(attack) for name, table in tables.items() for attack in ("clean", "PGD")
+        counts = {
+            f"{name}, {attack}": table.counts(attack) for name, table in tables.items() for attack in ("clean", "PGD")
         }
         gains: dict[str, Callable[[FloatArray], FloatArray]] = {
             "total": lambda a: _gains(a).mean(axis=-1),

@@ -32,7 +32,7 @@ from classwise.papers.experiments.class_wise import EVALUATED_UNDER, class_dots
 from classwise.papers.experiments.protocol import AT, STANDARD, under_pgd
 from classwise.papers.interval_estimators import Resampled, in_points, negative
 from classwise.papers.scales import FASHION, FULL, PLANS, PRELIMINARY, RESNET18, SMOKE, Name, Scale
-from classwise.papers.tables import HEADS_OF_BOTH, Key, class_table, estimate_cell, metric_cells
+from classwise.papers.tables import HEADS_OF_BOTH, class_table, estimate_cell, metric_cells
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import class_lines, line_chart
 from classwise.reporting.figures.points import scatter
@@ -175,11 +175,11 @@ class WeakClasses(Experiment, scales=PLANS):
         )
 
 
-def _ranked(context: Context, grid: Trainings, attack: str) -> tuple[Consistency, Mapping[Key, ClassCounts]]:
+def _ranked(context: Context, grid: Trainings, attack: str) -> tuple[Consistency, Mapping[str, ClassCounts]]:
     """Train and audit the models of a grid: the agreement of their class rankings, and the counts of each model."""
     audits = {name: under_pgd(context, model) for name, model in context.train_all(grid).items()}
     agreement = ranked_alike({name: audit.outcomes for name, audit in audits.items()}, {attack: attack})
-    return agreement, {(name,): audit.counts(attack) for name, audit in audits.items()}
+    return agreement, {name: audit.counts(attack) for name, audit in audits.items()}
 
 
 @configurable
@@ -464,8 +464,8 @@ class ClassesUnderCorruptions(_Corrupted):
             )
             title = f"{name.capitalize()} model: accuracy under corruptions, in percent"
             figures.append((line_chart(title, class_lines(lines), "severity"), "Mean over all corruptions."))
-            counts: dict[Key, ClassCounts] = {
-                (kind, f"severity {level}"): ClassCounts.from_labels(predictions.labels, right, len(predictions.names))
+            counts = {
+                f"{kind}, severity {level}": ClassCounts.from_labels(predictions.labels, right, len(predictions.names))
                 for (kind, level), right in predictions.correct.items()
                 if level == severities[-1]
             }

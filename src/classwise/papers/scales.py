@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, fastest
+from classwise.threat.ball import Threat
 
 Name = Literal["smoke", "reduced", "medium", "full"]
 NAMES: tuple[Name, ...] = ("smoke", "reduced", "medium", "full")
@@ -99,6 +100,23 @@ class Scale:
             'float32'
         """
         return self if fastest(torch.device(device)) == FAST else self.with_float32()
+
+    def threat_at(self, factor: float) -> str:
+        """The threat with a multiple of its radius.
+
+        Example:
+            >>> from classwise.papers.scales import SMOKE
+            >>> SMOKE.threat_at(2)
+            'Linf:0.2'
+        """
+        return f"{Threat.parse(self.threat).norm}:{factor * radius(self.threat)!r}"
+
+
+def radius(threat: str) -> float:
+    """The radius of a threat."""
+    epsilon = Threat.parse(threat).epsilon
+    assert isinstance(epsilon, int | float)
+    return float(epsilon)
 
 
 SMOKE = Scale(

@@ -37,7 +37,7 @@ from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment, find
 from classwise.papers.experiment import Experiment, Training, name_and_options, recipe_at
 from classwise.papers.networks import ARCHITECTURE, architecture, published_architecture
-from classwise.papers.scales import Name, Scale, on_data_set
+from classwise.papers.scales import Name, Scale, on_data_set, radius
 from classwise.papers.store import Store
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.threat.ball import Threat
@@ -310,7 +310,7 @@ def evaluation_settings(
         here["step size"] = _absolute(own["step_size"], scale.threat)
     if scale.attack_steps is not None and not named:
         here["steps"] = scale.attack_steps
-        here["step size"] = 2 / scale.attack_steps * _radius(scale.threat)
+        here["step size"] = 2 / scale.attack_steps * radius(scale.threat)
     return here
 
 
@@ -341,14 +341,7 @@ def _name(part: str | Mapping[str, Any]) -> str:
 
 
 def _threat(spec: str) -> str:
-    threat = Threat.parse(spec)
-    return f"{threat.norm}:{number_text(_radius(spec))}"
-
-
-def _radius(spec: str) -> float:
-    epsilon = Threat.parse(spec).epsilon
-    assert isinstance(epsilon, int | float)
-    return float(epsilon)
+    return f"{Threat.parse(spec).norm}:{number_text(radius(spec))}"
 
 
 def _step(attack: Attack, recipe: Recipe) -> float:
@@ -360,7 +353,7 @@ def _step(attack: Attack, recipe: Recipe) -> float:
 def _absolute(step_size: float | str, threat: str) -> float:
     """A step size in the radius of a threat."""
     factor, relative = relative_step(read(step_size))
-    return factor * _radius(threat) if relative else factor
+    return factor * radius(threat) if relative else factor
 
 
 def _attack_settings(recipe: Recipe) -> dict[str, Value]:

@@ -26,7 +26,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Measurement, Test, not_tested
 from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
-from classwise.papers.experiments.fair_training import every_epoch, with_checkpoints
+from classwise.papers.experiments.fair_training import with_checkpoints
 from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, pgd_name, under_pgd
 from classwise.papers.interval_estimators import (
     ALPHA,
@@ -52,6 +52,7 @@ from classwise.papers.scales import (
     TIAN,
     Name,
     Scale,
+    radius,
 )
 from classwise.papers.tables import (
     HEADS_OF_BOTH,
@@ -70,7 +71,6 @@ from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
 from classwise.stats.metrics import averages, discrepancy, lowest, variance
 from classwise.stats.stratified import class_mean, sum_of_class_means
-from classwise.threat.ball import Threat
 from classwise.training.folder import Run, epoch_weights
 from classwise.training.posthoc.equal_norms import equalise_norms
 
@@ -471,9 +471,7 @@ def filled_bins(counts: ClassCounts, edges: FloatArray) -> IntervalEstimator:
 
 def at_radius(context: Context, trained: Run, share: float) -> Audit:
     """Audit a run under PGD at a fraction of the radius of the scale, on the same images."""
-    threat = Threat.parse(context.scale.threat)
-    assert isinstance(threat.epsilon, float)
-    scale = replace(context.scale, threat=f"{threat.norm}:{share * threat.epsilon!r}")
+    scale = replace(context.scale, threat=context.scale.threat_at(share))
     return under_pgd(Context(scale, context.store, device=context.device, progress=context.progress), trained)
 
 
@@ -544,9 +542,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
 
 def radius_name(scale: Scale, share: float) -> str:
     """Name of the attack at a fraction of the radius of the scale."""
-    radius = Threat.parse(scale.threat).epsilon
-    assert isinstance(radius, float)
-    return f"PGD at {255 * share * radius:.3g}/255"
+    return f"PGD at {255 * share * radius(scale.threat):.3g}/255"
 
 
 def class_dots(title: str, counts: Sequence[ClassCounts], shown: Sequence[str], names: Sequence[str]) -> Drawing:
@@ -902,8 +898,7 @@ HIGH = 95
 class GapsOverEpochs(
     OnDataSets,
     trainings=lambda scale: {
-        name: with_checkpoints(training, every_epoch(scale, training))
-        for name, training in declare(scale, (ADVERSARIAL,)).items()
+        name: with_checkpoints(scale, training) for name, training in declare(scale, (ADVERSARIAL,)).items()
     },
 ):
     """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set.

@@ -31,7 +31,7 @@ from classwise.papers.experiment import (
 )
 from classwise.papers.experiments.protocol import paired_models, pgd_name
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
-from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale
+from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, radius
 from classwise.papers.tables import PRINTED, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
@@ -41,7 +41,6 @@ from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.lowest import worst20_estimate, worst_estimate
 from classwise.stats.stratified import class_mean
-from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
 
@@ -451,8 +450,7 @@ class Sweep(Methods, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
     def estimator(self, evaluated: Evaluated, last: FloatArray, measure: str, *names: str) -> IntervalEstimator:
         """A measure of two methods, or of the quantity (C,) at the end of the training whose quantity is drawn."""
         if measure == "radius beyond the default":
-            default = Threat.parse(str(evaluated.runs[self.drawn].recipe.threat)).epsilon
-            assert isinstance(default, float)
+            default = radius(str(evaluated.runs[self.drawn].recipe.threat))
             return exactly(float(last[int(names[0])] - default) * 255)
         if measure != "quantity of easy classes":
             return evaluated.estimator(measure, *names)
@@ -476,9 +474,10 @@ def epochs_within(scale: Scale, training: Training, window: tuple[float, float])
     return tuple(epoch for epoch in range(1, epochs + 1) if inside(epoch, epochs, window))
 
 
-def with_checkpoints(training: Training, epochs: Sequence[int]) -> Training:
-    """Copy of a training that also saves the weights after the given epochs."""
-    return replace(training, overrides={**training.overrides, "checkpoint_epochs": sorted(set(epochs))})
+def with_checkpoints(scale: Scale, training: Training, window: tuple[float, float] = (0.0, 1.0)) -> Training:
+    """Copy of a training that also saves the weights after the epochs of a window, by default after every epoch."""
+    epochs = [*epochs_within(scale, training, window)]
+    return replace(training, overrides={**training.overrides, "checkpoint_epochs": epochs})
 
 
 @dataclass(frozen=True)
@@ -639,14 +638,13 @@ class _Window(Experiment):
 
 def radius_trainings(scale: Scale) -> dict[str, Training]:
     """Adversarial training at each radius, by the radius in test radii; each saves every epoch (9 GB at full scale)."""
-    threat = Threat.parse(scale.threat)
-    assert isinstance(threat.epsilon, float)
-    declared = {}
-    for factor in scale.entry(RADII):
-        own = {} if factor == 1 else {"threat": f"{threat.norm}:{factor * threat.epsilon!r}"}
-        training = Training(recipe="at", overrides=own)
-        declared[f"{factor:g}"] = with_checkpoints(training, every_epoch(scale, training))
-    return declared
+    plain = Training(recipe="at")
+    return {
+        f"{factor:g}": with_checkpoints(
+            scale, plain if factor == 1 else replace(plain, overrides={"threat": scale.threat_at(factor)})
+        )
+        for factor in scale.entry(RADII)
+    }
 
 
 def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
@@ -725,12 +723,11 @@ class BetaSweep(_Window):
 
     def trainings(self, scale: Scale) -> Trainings:
         """One training for each beta."""
-        declared = {}
-        for beta in scale.entry(BETAS):
-            training = Training(recipe="trades-scaled", overrides={"objective.beta": beta})
-            epochs = epochs_within(scale, training, scale.entry(LATE))
-            declared[f"{beta:g}"] = with_checkpoints(training, epochs)
-        return declared
+        plain, late = Training(recipe="trades-scaled"), scale.entry(LATE)
+        return {
+            f"{beta:g}": with_checkpoints(scale, replace(plain, overrides={"objective.beta": beta}), late)
+            for beta in scale.entry(BETAS)
+        }
 
     def run(self, context: Context) -> Findings:
         """Compare classes over beta, clean and attacked."""
@@ -787,10 +784,7 @@ class EpochByEpoch(_Trained, scales=MANY_TRAININGS):
 
     def trainings(self, scale: Scale) -> Trainings:
         """The trainings of the methods, all with equally many epochs, each of which they save."""
-        return {
-            name: with_checkpoints(training, every_epoch(scale, training))
-            for name, training in super().trainings(scale).items()
-        }
+        return {name: with_checkpoints(scale, training) for name, training in super().trainings(scale).items()}
 
     def evaluations(self, scale: Scale, name: str, training: Training) -> Sequence[Evaluation]:
         """The online model and the average of each epoch of the window."""
@@ -965,8 +959,7 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
 
     def trainings(self, scale: Scale) -> Trainings:
         """AT, whose second half is saved epoch by epoch."""
-        training = Training(recipe="at")
-        return {"AT": with_checkpoints(training, epochs_within(scale, training, (0.5, 1.0)))}
+        return {"AT": with_checkpoints(scale, Training(recipe="at"), (0.5, 1.0))}
 
     def run(self, context: Context) -> Findings:
         """Select an epoch by each rule on the validation split, and evaluate both on the test images; test C10."""

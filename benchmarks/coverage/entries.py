@@ -550,7 +550,7 @@ CENSUS = (
     ),
     Entry(
         "errors within superclasses beyond chance",
-        ("analysis.confusion:excess", "papers.experiments.class_wise:Purity.beyond_chance"),
+        ("analysis.confusion:excess", "papers.experiments.class_wise:beyond_chance"),
         IMAGES,
         "delta method",
         "",

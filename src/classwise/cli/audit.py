@@ -103,9 +103,7 @@ def audit(
     page, measured = new_file(html, "--html", json=json), measured_rates(rates, estimate=estimate)
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
     sharding.check(cluster, str(options["device"]), **of_whole, fail_if=build.fail_if)
-    if cache is not None and (out is not None or sharding.arguments):
-        other = "--shards or --shard" if out is None else "--out"
-        raise ClasswiseError(f"--cache does not apply with {other}; omit one of them")
+    _check_cache(cache, out, sharding)
     if seeds:
         refuse_for_seeds(model, **of_whole, settle=options["settle"], cache=cache, **vars(sharding))
     run = seeds[0] if seeds else model.run(needed=data.data is None)
@@ -143,10 +141,7 @@ def audit(
             return
         page = page or folder / "page.html"
         if processes.is_main:  # before a process exits, since torchrun then stops the others
-            with _decided(thresholds), printing_beside(page):
-                cw.report(result, page, run=run)
-            build.write(result, thresholds, page)
-            trackers.log_audit(result, page)
+            _write(result, run, thresholds, build, trackers, page)
     if processes.is_main:
         _conclude(result, thresholds, folder, page, json=json)
 
@@ -163,6 +158,17 @@ def _thresholds(asked: Flags, build: BuildOptions) -> dict[str, Threshold]:
     if (policy := asked.options["policy"]) is not None:
         Policy.read(policy)
     return build.thresholds(parse_attacks(asked.suite, norm_of(asked.threat_of(None))))
+
+
+def _check_cache(cache: Path | None, out: Path | None, sharding: ShardOptions) -> None:
+    """Refuse a cache beside another place for the audit.
+
+    Raises:
+        ClasswiseError: naming the other option.
+    """
+    if cache is not None and (out is not None or sharding.arguments):
+        other = "--shards or --shard" if out is None else "--out"
+        raise ClasswiseError(f"--cache does not apply with {other}; omit one of them")
 
 
 def _place(
@@ -197,6 +203,21 @@ def _run_shards(
         of_shards = {name: given[name] for name in ("max_time",) if given[name] is not None}
         run_tasks("audit", shared, folder, sharding, cluster, is_finished, of_shards)
     return finished or cw.Audit.load(folder)
+
+
+def _write(
+    result: cw.Audit,
+    run: cw.Run | None,
+    thresholds: dict[str, Threshold],
+    build: BuildOptions,
+    trackers: TrackerOptions,
+    page: Path,
+) -> None:
+    """Write the page and the files of build servers, and send both to the trackers."""
+    with _decided(thresholds), printing_beside(page):
+        cw.report(result, page, run=run)
+    build.write(result, thresholds, page)
+    trackers.log_audit(result, page)
 
 
 def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:

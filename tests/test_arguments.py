@@ -30,7 +30,7 @@ FURTHER = {
     "data.images": "Images.take Images.batches Images.to",
     "data.sets.loading": "open_data",
     "models.normalization": "Normalized.__init__",
-    "reporting.robustbench": "write_robustbench",
+    "reporting.exports.robustbench": "write_robustbench",
     "stats.intervals": "wilson alpha_of lowest_interval class_intervals",
     "stats.paired": "difference_of_minima",
     "stats.pareto": "pareto_front",

@@ -281,7 +281,6 @@ def test_streams_that_are_closed_or_full(tmp_path: Path, redirection: str, statu
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_nobody_reads_the_progress(tmp_path: Path) -> None:
     """A log whose reader has gone stops no work, nor does it change the verdict."""
     reader, writer = os.pipe()

@@ -259,7 +259,6 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, status:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("forked")
 def test_a_process_that_trains_ends_within_seconds(tmp_path: Path) -> None:
     """The whole program, signalled from outside."""
     words = [sys.executable, "-m", "classwise", *trained(tmp_path / "run", "--epochs=10000")]

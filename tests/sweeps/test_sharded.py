@@ -170,7 +170,7 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
     tasks = tmp_path / "x" / "shards" / "tasks"
     shard, merge = (Job.read(tasks / name / JOB).calls[0] for name in ("001-of-002", "merge"))
     assert (shard.function, merge.function) == ("audit", "audit")
-    assert (shard.arguments.pop("shard"), shard.arguments.pop("max_time")) == ("1/2", 60)
+    assert (shard.arguments.pop("shard"), shard.arguments.pop("max_time")) == ("1/2", 3600.0)
     assert merge.arguments.pop("shards") == 2
     assert shard.arguments == merge.arguments
     assert shard.arguments["weights"] == str(model)
@@ -182,7 +182,7 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
     shown = [word for word in words if word != "--guards=off"]
     assert command.startswith("classwise audit small-cnn ")
     assert [word for word in shown if word not in command] == []
-    assert command.endswith(f"--resume --shard=2/2 --max-time=60.0 --out={tmp_path / 'x' / 'shards' / '002-of-002'}")
+    assert command.endswith(f"--resume --shard=2/2 --max-time=60 --out={tmp_path / 'x' / 'shards' / '002-of-002'}")
 
 
 def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,8 +98,8 @@ def audit(
     from classwise.core.compute.distributed import launched, local_device
 
     # Options are validated before the model and the images are loaded.
-    options, seeds = asked.options, model.seed_runs()
     thresholds = _thresholds(asked, build)
+    options, seeds = asked.options, model.seed_runs()
     page, measured = new_file(html, "--html", json=json), measured_rates(rates, estimate=estimate)
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
     sharding.check(cluster, str(options["device"]), **of_whole, fail_if=build.fail_if)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -101,8 +101,9 @@ _COUNTS = {
 
 def class_sums(values: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:
     """Sum values of images, (N, ...), by class: the sums, (C, ...), and the number of images of each class, (C,)."""
-    sums = values.new_zeros(classes, *values.shape[1:]).index_add(0, y, values)
-    return sums, values.new_zeros(classes).index_add(0, y, torch.ones_like(y, dtype=values.dtype))
+    like: dict[str, Any] = {"dtype": values.dtype, "device": values.device}
+    sums = torch.zeros(classes, *values.shape[1:], **like).index_add_(0, y, values)
+    return sums, torch.zeros(classes, **like).index_add_(0, y, torch.ones_like(y, dtype=values.dtype))
 
 
 class ClassSums:

@@ -14,8 +14,9 @@ import pandas as pd
 import pydantic
 
 from classwise.auditing.evaluation.evaluation import STORED
+from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.evaluation.types import type_of
-from classwise.core.compute.repeats import Repeats
+from classwise.core.compute.repeats import RepeatRule, Repeats
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build, configurable, explain
@@ -83,6 +84,9 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
         ClasswiseError: for an unknown setting, or a value of another type.
     """
     given = {name: value for name, value in values.items() if value is not None}
+    for name, option in STORED.items():
+        if option.decides is Decides.VERDICTS:  # an audit from before the option existed has its default
+            given.setdefault(name, option.default)
     for name, value in given.items():
         if name not in STORED:
             raise unknown("setting", name, STORED)
@@ -213,6 +217,11 @@ class Meta:
     def repeats(self) -> int:
         """Number of passes that decided whether an image is correct."""
         return self.decided_by.count
+
+    @property
+    def repeat_rule(self) -> RepeatRule:
+        """How many of these passes had to be correct, ``"majority"`` or ``"all"``."""
+        return self.decided_by.rule
 
     @property
     def grid(self) -> Grid | None:

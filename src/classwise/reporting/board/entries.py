@@ -98,7 +98,7 @@ class Conditions:
             early_stop=meta.early_stop,
             cascade=meta.cascade,
             repeats=meta.repeats,
-            repeat_rule=meta.decided_by.rule,
+            repeat_rule=meta.repeat_rule,
             grid=meta.grid,
         )
 

@@ -43,7 +43,7 @@ def repeats_facts(audit: Audit) -> dict[str, Any] | None:
     meta = audit.outcomes.meta
     if meta.repeats == 1:
         return None
-    facts: dict[str, Any] = {"passes": meta.repeats, "rule": meta.decided_by.rule}
+    facts: dict[str, Any] = {"passes": meta.repeats, "rule": meta.repeat_rule}
     if not audit.complete:
         return facts | {"overall": None, "classes": None}
     (overall,) = audit.probabilities(overall=True).to_dict("records")

@@ -241,7 +241,8 @@ print(json.dumps({
 }))
 """
 TESTS = (
-    "-q", "-rN", "-pno:cacheprovider", "-pno:xdist", "-k", "(toy- or toy_ or toy24) and not bibliography and not example_that_builds",
+    "-q", "-rN", "-pno:cacheprovider", "-pno:xdist",
+    "-k", "(toy- or toy_ or toy24) and not bibliography and not example_that_builds",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",  # the package is imported before its plug-in of pytest
     "tests/attacks/test_starts.py",
     "tests/training/test_objectives.py",

@@ -39,9 +39,9 @@ from classwise.papers import catalogue
 from classwise.papers.store import Store
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.collect import finished_audit
+from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB, Job
 from classwise.sweeps.plan import read_recipe
-from classwise.sweeps.run import prepare_sweep
 from classwise.training.cost import estimate_training
 from classwise.training.folder import Run
 

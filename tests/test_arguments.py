@@ -37,7 +37,7 @@ FURTHER = {
     "stats.seeds": "worst_over_seeds",
     "sweeps.collect": "collect",
     "sweeps.cost": "estimate_sweep",
-    "sweeps.run": "resume_sweep",
+    "sweeps.executors.run": "resume_sweep",
     "sweeps.status": "sweep_status",
     "testing": "assert_robust",
     "training.recipe": "Recipe.read",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from classwise.reporting.exports.export import export as export
     from classwise.reporting.viewer.build import view as view
     from classwise.stats import metrics as metrics
-    from classwise.sweeps.run import sweep as sweep
+    from classwise.sweeps.executors.run import sweep as sweep
     from classwise.threat.ball import Threat as Threat
     from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
     from classwise.training.folder import Run as Run
@@ -85,7 +85,7 @@ _PUBLIC = {
     "report": "classwise.reporting.pages.report",
     "robustness_curve": "classwise.auditing.curve.search",
     "stream_data": "classwise.data.sets.loading",
-    "sweep": "classwise.sweeps.run",
+    "sweep": "classwise.sweeps.executors.run",
     "train": "classwise.training.train",
     "view": "classwise.reporting.viewer.build",
 }

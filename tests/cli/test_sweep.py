@@ -57,7 +57,7 @@ def test_resume_runs_where_the_sweep_ran(classwise: Classwise, plan: Path, monke
     def run(folder: Any, executor: Any, progress: Any) -> None:
         used.append(executor)
 
-    monkeypatch.setattr("classwise.sweeps.run._run", run)
+    monkeypatch.setattr("classwise.sweeps.executors.run._run", run)
     for words in ((plan, "--workers=3", "--out=x"), ("resume", "x"), ("resume", "x", "--workers=2")):
         assert "2 queued of the cells in x" in classwise("sweep", *words).err
     assert used == [Local(workers=3), Local(workers=3), Local(workers=2)]

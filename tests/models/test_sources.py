@@ -25,8 +25,8 @@ from classwise.models import build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.models.resizing import Resized
 from classwise.run import make
+from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.plan import Plan
-from classwise.sweeps.run import prepare_sweep
 from tests.models.processors import EFFICIENT, MOBILE, Processor
 from tests.refusals import check_refused, refused
 

@@ -12,8 +12,8 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.run import main
+from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB, Call, Job
-from classwise.sweeps.run import prepare_sweep
 from classwise.sweeps.tasks import attempts
 
 AUDIT: dict[str, Any] = {"function": "audit", "arguments": {"model": "runs/at"}, "out": "x"}

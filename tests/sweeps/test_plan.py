@@ -15,9 +15,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.run import FUNCTIONS
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
+from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import Call
 from classwise.sweeps.plan import Plan, label, read_recipe
-from classwise.sweeps.run import prepare_sweep
 
 DIGITS: dict[str, Any] = {"recipes": ["at"], "data": ["digits"]}
 

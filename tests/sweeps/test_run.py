@@ -21,8 +21,8 @@ from classwise.core.progress import interruption
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.collect import collect
 from classwise.sweeps.executors.local import Local
+from classwise.sweeps.executors.run import prepare_sweep, resume_sweep, sweep
 from classwise.sweeps.jobs import JOB
-from classwise.sweeps.run import prepare_sweep, resume_sweep, sweep
 from classwise.sweeps.status import sweep_status
 from classwise.sweeps.tasks import run_task
 from tests.launching import program_call

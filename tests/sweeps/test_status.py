@@ -17,8 +17,8 @@ from classwise.core.files.ownership import OWNER, owned
 from classwise.core.progress.listener import NullProgress
 from classwise.core.progress.record import FILE, recorded
 from classwise.sweeps.cells import CHANGED, SweepFolder
+from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB
-from classwise.sweeps.run import prepare_sweep
 from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
 from classwise.sweeps.tasks import ATTEMPTS, LOG
 

@@ -164,7 +164,7 @@ def run_tasks(
     """
     from pydantic_core import to_jsonable_python
 
-    from classwise.sweeps.sharded import run_shards
+    from classwise.sweeps.executors.sharded import run_shards
 
     assert sharding.shards is not None
     gpus = sharding.gpus_per_shard

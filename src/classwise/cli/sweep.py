@@ -123,7 +123,7 @@ def resume(folder: Folder, cluster: ClusterOptions, json: Json = False) -> None:
     Example:
         classwise sweep resume sweeps/x
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.sweeps.run import resume_sweep
+    from classwise.sweeps.executors.run import resume_sweep
 
     with _resumable(folder) as listener:
         cells = resume_sweep(folder, executor=cluster.given, progress=listener)

@@ -115,7 +115,7 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
 
     Example:
         >>> import tempfile
-        >>> from classwise.sweeps.run import prepare_sweep
+        >>> from classwise.sweeps.executors.run import prepare_sweep
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = prepare_sweep({"recipes": ["at"], "data": ["digits"]}, folder)
         ...     try:

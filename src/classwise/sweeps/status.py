@@ -84,7 +84,7 @@ def sweep_status(folder: str | Path) -> list[CellStatus]:
     Example:
         >>> import tempfile
         >>> from classwise.sweeps.plan import Plan
-        >>> from classwise.sweeps.run import prepare_sweep
+        >>> from classwise.sweeps.executors.run import prepare_sweep
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = prepare_sweep(Plan(recipes=("at",), data=("digits",)), folder)
         ...     [(cell.name, cell.state) for cell in sweep_status(folder)]

@@ -21,7 +21,8 @@ from torch import nn
 from benchmarks.evaluation import BATCH, CHECKPOINTS, threads, torchattacks_pgd, with_attack
 from benchmarks.pairing import Timing, paired
 from benchmarks.tables import table
-from classwise.auditing.guards.report import MODES, GuardMode
+from classwise.auditing.evaluation.evaluation import GuardMode
+from classwise.auditing.guards.report import MODES
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.audit import audit
 from classwise.core.errors import ClasswiseError

@@ -84,16 +84,15 @@ def test_compared_audits_agree_in_what_decides_verdicts(name: str) -> None:
     option = STORED[name]
     first = cw.Outcomes.from_predictions([0, 1], clean=[0, 1], attacks={"pgd": [0, 0]}, early_stop=True, repeats=2)
     changed = first.meta.stating(**{name: other_value(option)})
-    sides = [
-        Named(each, cw.Audit(cw.Outcomes(first.frame, meta))) for each, meta in (("a", first.meta), ("b", changed))
-    ]
+    one = Named("a", cw.Audit(first))
+    other = Named("b", cw.Audit(cw.Outcomes(first.frame, changed)))
     if option.decides not in COMPARED:
-        return check_alike(*sides, "pgd", None)
+        return check_alike(one, other, "pgd", None)
     if option.decides is Decides.ATTACKED:
-        check_alike(*sides, "clean", None)
+        check_alike(one, other, "clean", None)
     words = "repeats" if name == "repeat_rule" else option.words
     with pytest.raises(ClasswiseError, match=f"a and b differ in {words}: "):
-        check_alike(*sides, "pgd", None)
+        check_alike(one, other, "pgd", None)
     return None
 
 

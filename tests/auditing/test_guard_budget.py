@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from classwise.attacks.engine import State
 from classwise.attacks.gradient.ascent import FGSM, PGD
+from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.guards import evidence as evidence_module
 from classwise.auditing.guards.budget import BY_PRIORITY, GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, Memory, memory_of
-from classwise.auditing.guards.report import MODES, AuditWarning, GuardMode, GuardReport
+from classwise.auditing.guards.report import MODES, AuditWarning, GuardReport
 from classwise.auditing.run import execution
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about

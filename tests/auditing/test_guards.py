@@ -22,10 +22,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
+from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.guards.budget import GUARDS, run_guards
 from classwise.auditing.guards.evidence import Evidence, InputScale, Undecided
-from classwise.auditing.guards.report import AuditWarning, GuardMode, GuardReport
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit

@@ -16,9 +16,9 @@ from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.spatial import transformed
 from classwise.auditing.compare.comparability import Named, check_alike
 from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.merging import shard_folder
-from classwise.auditing.run.partition import Shard
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.auditing.worst_class.search import find_worst_class

@@ -9,10 +9,10 @@ from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.engine import Engine
 from classwise.attacks.engine.passes import (
     CountedForward,
+    ImageGradients,
     NoGradientError,
     Passes,
     expected,
-    image_gradient,
     recordable,
     value_and_gradient,
 )
@@ -26,12 +26,12 @@ __all__ = [
     "Decision",
     "Engine",
     "Finished",
+    "ImageGradients",
     "Job",
     "NoGradientError",
     "Passes",
     "State",
     "expected",
-    "image_gradient",
     "recordable",
     "rows",
     "value_and_gradient",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Literal
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -241,7 +241,8 @@ class Passes:
     def missing_gradient(self, x: Tensor) -> str:
         """Why the model's logits have no gradient with respect to images; empty if they have one.
 
-        Takes one forward and one backward pass over one batch, unless the network states that it has none in its
+        Takes one forward and two backward passes over one batch, to find out how gradients are computed
+        (`ImageGradients`), unless the network states that it has none in its
         attribute ``no_gradient``.
         """
         stated = getattr(bare(self.model), "no_gradient", "")
@@ -261,7 +262,7 @@ class Passes:
 
     def _has_gradient(self, x: Tensor) -> bool:
         try:
-            value_and_gradient(self._float32, x, _total)
+            ImageGradients(self._float32, x).probe(_total)
         except NoGradientError:
             return False
         return True
@@ -281,13 +282,9 @@ def value_and_gradient(model: Forward, x: Tensor, loss: Loss) -> tuple[Tensor, T
     Raises:
         NoGradientError: if the logits do not depend on ``x`` in autograd; a zero gradient is not an error.
     """
-    with torch.enable_grad():
-        leaf = x.detach().requires_grad_(True)
-        logits = model(leaf)
-        gradient = image_gradient(loss(logits), leaf) if logits.requires_grad else None
-    if gradient is None:
-        raise NoGradientError
-    return logits.detach(), gradient.nan_to_num(0.0, 0.0, 0.0).contiguous()
+    gradients = ImageGradients(model, x)
+    gradient = gradients.of(loss)
+    return gradients.logits.detach(), gradient.contiguous()
 
 
 def expected(model: Forward, x: Tensor, loss: Loss, passes: int) -> tuple[Tensor, Tensor]:
@@ -306,10 +303,107 @@ def expected(model: Forward, x: Tensor, loss: Loss, passes: int) -> tuple[Tensor
     return logits / passes, value / passes
 
 
-def image_gradient(values: Tensor, leaf: Tensor, *, retain: bool = False) -> Tensor | None:
-    """The gradient of ``values.sum()`` with respect to ``leaf``; None if the values do not depend on it."""
-    (gradient,) = torch.autograd.grad(values.sum(), leaf, retain_graph=retain, allow_unused=True)
-    return gradient
+_by_backward: WeakSet[nn.Module] = WeakSet()
+"""Networks whose gradients only ``backward()`` computes."""
+
+
+class ImageGradients:
+    """The logits at images, and gradients of losses with respect to the images, from one forward pass.
+
+    Gradients are those of `torch.autograd.grad`. Some operations compute them in ``backward()`` only, such as
+    `torch.utils.checkpoint.checkpoint` with ``use_reentrant=True``, which raises an error otherwise. Then the forward
+    pass is repeated and ``backward()`` called, in later passes of the network at once. Since ``backward()`` adds to the
+    ``grad`` of every leaf, the weights of the model must be frozen. `probe` also finds operations that compute only a
+    part of the gradient otherwise.
+
+    Args:
+        model: the model.
+        x: images (N, C, H, W).
+
+    Attributes:
+        logits: (N, classes), with their graph.
+    """
+
+    def __init__(self, model: Forward, x: Tensor) -> None:
+        self._model, self._x = model, x
+        self._evaluate()
+
+    def _evaluate(self) -> None:
+        with torch.enable_grad():
+            self._leaf = self._x.detach().requires_grad_(True)
+            self.logits = self._model(self._leaf)
+
+    def of(self, loss: Loss, *, retain: bool = False) -> Tensor:
+        """The gradient of the summed loss, shaped like the images; entries that are not finite are zero.
+
+        Args:
+            loss: a function of the logits.
+            retain: whether gradients of other losses follow.
+
+        Raises:
+            NoGradientError: if the logits do not depend on the images in autograd.
+        """
+        found = self._gradient(loss, retain=retain) if self.logits.requires_grad else None
+        if found is None:
+            raise NoGradientError
+        return found.nan_to_num(0.0, 0.0, 0.0)
+
+    def probe(self, loss: Loss) -> None:
+        """Compute a gradient in both ways; if ``backward()`` finds another one, use it in later passes of the network.
+
+        Raises:
+            NoGradientError: if the logits do not depend on the images in either way.
+        """
+        found, network = self.of(loss, retain=True), _network_of(self._model)
+        if network is None or network in _by_backward:
+            return
+        with suppress(RuntimeError):  # a graph that can be used only once
+            other = self._backward(loss, retain=False)
+            if other is not None and not torch.allclose(other.nan_to_num(0.0, 0.0, 0.0), found, rtol=0.01):
+                _by_backward.add(network)
+
+    def _gradient(self, loss: Loss, *, retain: bool) -> Tensor | None:
+        network = _network_of(self._model)
+        if network is not None and network in _by_backward:
+            return self._backward(loss, retain=retain)
+        found: Tensor | None = None
+        error: Exception | None = None
+        total = self._total(loss)
+        try:
+            (found,) = torch.autograd.grad(total, self._leaf, retain_graph=retain, allow_unused=True)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as raised_error:  # noqa: BLE001  # functions of the user
+            error = raised_error
+        if found is not None and self._leaf.grad is None:
+            return found
+        try:
+            self._evaluate()  # the graph is freed, at least in part
+            found = self._backward(loss, retain=retain)
+        except Exception:
+            if error is None:
+                raise
+            raise error from None
+        if found is None and error is not None:
+            raise error
+        if found is not None and network is not None:
+            _by_backward.add(network)
+        return found
+
+    def _backward(self, loss: Loss, *, retain: bool) -> Tensor | None:
+        self._leaf.grad = None
+        self._total(loss).backward(retain_graph=retain)  # type: ignore[no-untyped-call]  # torch does not annotate it
+        return self._leaf.grad
+
+    def _total(self, loss: Loss) -> Tensor:
+        with torch.enable_grad():
+            return loss(self.logits).sum()
+
+
+def _network_of(model: Forward) -> nn.Module | None:
+    """The network of a forward pass; None if it is unknown, as of a function around a pass."""
+    module = model if isinstance(model, nn.Module) else getattr(model, "module", None)
+    return bare(module) if isinstance(module, nn.Module) else None
 
 
 def recordable(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
-from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
+from classwise.attacks.engine import AttackInputs, ImageGradients, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.config import Count, Share, configurable
@@ -353,14 +353,13 @@ class APGDT(TargetedAttack, AutoPGD):
 
 def _margin_gradients(model: Forward, inputs: AttackInputs, targets: Tensor) -> Iterator[Tensor]:
     """Yield the gradients of z_y - z_t at the clean images for each column of targets, from one forward pass."""
-    with torch.enable_grad():
-        leaf = inputs.x.detach().requires_grad_(True)
-        logits = model(leaf)
-        for target in targets.unbind(1):
-            gradient = image_gradient(-losses.towards(logits, inputs.y, target), leaf, retain=True)
-            if gradient is None:
-                raise NoGradientError
-            yield gradient.nan_to_num(0.0, 0.0, 0.0)
+    gradients = ImageGradients(model, inputs.x)
+    for target in targets.unbind(1):
+
+        def margins(logits: Tensor, target: Tensor = target) -> Tensor:
+            return -losses.towards(logits, inputs.y, target)
+
+        yield gradients.of(margins, retain=True)
 
 
 def _slope(gradient: Tensor, inputs: AttackInputs) -> Tensor:

@@ -7,13 +7,14 @@ in AutoAttack (Croce and Hein, ICML 2020).
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from classwise.attacks import losses
 from classwise.attacks.base import Attack, TargetedAttack
-from classwise.attacks.engine import AttackInputs, NoGradientError, State, image_gradient, value_and_gradient
+from classwise.attacks.engine import AttackInputs, ImageGradients, State, value_and_gradient
 from classwise.attacks.engine.rows import choose
 from classwise.attacks.minimal.base import evaluated, initial_best, updated_best
 from classwise.attacks.minimal.hyperplane import shift_onto
@@ -149,29 +150,29 @@ class FAB(_Boundary):
         """The nearest linearised boundary; only one gradient is in memory at a time."""
         del state
         dual = 1 if inputs.threat.norm == "Linf" else 2
-        with torch.enable_grad():
-            leaf = x.detach().requires_grad_(True)
-            logits = model(leaf)
-            own = logits.gather(1, inputs.y[:, None])
-            least = torch.full_like(own[:, 0], torch.inf).detach()
-            value, normal = torch.zeros_like(least), torch.zeros_like(x)
-            others = logits.shape[1] - 1
-            for other in range(others):
-                rank = other + (other >= inputs.y).to(torch.int64)  # skips the label
-                gap = (logits.gather(1, rank[:, None]) - own).squeeze(1)
-                slope = image_gradient(gap, leaf, retain=other + 1 < others) if logits.requires_grad else None
-                if slope is None:
-                    raise NoGradientError
-                gradient, gap = slope.nan_to_num(0.0, 0.0, 0.0), gap.detach().nan_to_num(0.0)
-                size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
-                length = gap.abs() / (size + 1e-12)
-                if inputs.target is not None:
-                    length = torch.where((inputs.target < 0) | (inputs.target == rank), length, torch.inf)
-                nearer = length < least
-                least = torch.where(nearer, length, least)
-                value = torch.where(nearer, gap, value)
-                normal = choose(nearer, gradient, normal)
-        return logits.detach(), value, normal
+        y = inputs.y
+
+        def gap_to(rank: Tensor) -> Callable[[Tensor], Tensor]:
+            return lambda logits: (logits.gather(1, rank[:, None]) - logits.gather(1, y[:, None])).squeeze(1)
+
+        gradients = ImageGradients(model, x)
+        logits = gradients.logits.detach()
+        least = torch.full_like(logits[:, 0], torch.inf)
+        value, normal = torch.zeros_like(least), torch.zeros_like(x)
+        others = logits.shape[1] - 1
+        for other in range(others):
+            rank = other + (other >= y).to(torch.int64)  # skips the label
+            gradient = gradients.of(gap_to(rank), retain=other + 1 < others)
+            gap = gap_to(rank)(logits).nan_to_num(0.0)
+            size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
+            length = gap.abs() / (size + 1e-12)
+            if inputs.target is not None:
+                length = torch.where((inputs.target < 0) | (inputs.target == rank), length, torch.inf)
+            nearer = length < least
+            least = torch.where(nearer, length, least)
+            value = torch.where(nearer, gap, value)
+            normal = choose(nearer, gradient, normal)
+        return logits, value, normal
 
 
 @configurable

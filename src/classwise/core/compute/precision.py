@@ -168,23 +168,25 @@ class Pass:
     input. If it does, every pass runs on a copy; otherwise later passes run on the images themselves.
 
     Attributes:
+        module: the model.
         overwrites: whether the model writes into its input; None before the first pass.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
+        self.module = model
         self.overwrites: bool | None = None
         self._network: CompiledNetwork | None = None
         self._compiling: Compiling | None = None
         self._precision = precision
         self._mixed = precision.dtype == "bfloat16"
         self._format = format_of(model)
-        self._overflows, self._model = overflows_in_channels_last(model), model
+        self._overflows = overflows_in_channels_last(model)
 
     def compile(self, compiling: Compiling | None) -> None:
         """Compile the network in further passes, those that ``compiling`` asks for; None: in none."""
         self._compiling = compiling
         if compiling is not None:
-            self._network = compiled(self._model)
+            self._network = compiled(self.module)
 
     @property
     def compiles(self) -> bool:
@@ -198,8 +200,8 @@ class Pass:
         if not self._precision.channels_last and is_contiguous(x):
             return self._logits(x)
         strides = None if self._precision.channels_last else x.stride()
-        kind = (x.shape, strides, self._mixed, self._model.training, torch.is_grad_enabled(), x.requires_grad)
-        return self._format.run(lambda: self._logits(x), self._model, x.device, kind)
+        kind = (x.shape, strides, self._mixed, self.module.training, torch.is_grad_enabled(), x.requires_grad)
+        return self._format.run(lambda: self._logits(x), self.module, x.device, kind)
 
     def _logits(self, x: Tensor) -> Tensor:
         x = x if self.overwrites is False else x.clone()
@@ -208,14 +210,14 @@ class Pass:
         before = None if self.overwrites is not None or x.is_inference() else x._version
         with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=self._mixed), default_of_user():
             compiling, network = self._compiling, self._network
-            logits: Tensor = self._model(x) if compiling is None or network is None else network(x, compiling)
+            logits: Tensor = self.module(x) if compiling is None or network is None else network(x, compiling)
         if before is not None:
             self.overwrites = x._version != before
         return logits.float()
 
     def _learns(self) -> bool:
         """Whether this pass records gradients of the weights."""
-        return torch.is_grad_enabled() and any(weight.requires_grad for weight in self._model.parameters())
+        return torch.is_grad_enabled() and any(weight.requires_grad for weight in self.module.parameters())
 
 
 def check_device(device: str | torch.device) -> None:

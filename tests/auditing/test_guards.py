@@ -20,6 +20,7 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.evaluation.evaluation import GuardMode
@@ -235,6 +236,14 @@ def clamped(x: Tensor) -> Tensor:
     return x.clamp_(0, 1)
 
 
+def negating(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The images, with a model of negated weights."""
+    del y
+    for parameter in model.parameters():
+        parameter.data.neg_()
+    return x
+
+
 TRIPPED: dict[str, Case] = {
     "nan-logits": Case(
         "infinite logits for images with a bright corner", guards_of(model=Wrapped(back=infinite_logits))
@@ -242,6 +251,10 @@ TRIPPED: dict[str, Case] = {
     "train-mode": Case("a sound model in training mode", guards_of(model=toys.model(scale=2.0).train())),
     "untrained": Case("LeNet with its initial weights", built),
     "overwrites-input": Case("`x.clamp_(0, 1)` on the input", guards_of(model=Wrapped(clamped))),
+    "changed-model": Case(
+        "an attack that negates the weights, before PGD on the margin",
+        guards_of(attacks=[ExternalAttack(attack=negating), "pgd:steps=20,step_size=0.25eps,objective=margin"]),
+    ),
     "softmax-outputs": Case("softmax after the logits", guards_of(model=with_softmax())),
     "logit-range": Case("tanh of the logits", guards_of(model=Wrapped(back=lambda z, _: torch.tanh(z)))),
     "nondeterministic": Case(

@@ -32,6 +32,8 @@ class ExternalAttack(Attack):
     with two arguments also gets the audited model. Or ``build`` is called with the audited model and returns
     the attack. Either may be an import path: ``external:build=mine:attack``.
 
+    If the attack changes the model, the model is restored after each call, and a warning names what was changed.
+
     The engine projects the images onto the ball and [0, 1], and decides success itself. Foolbox attacks receive the
     radius of the threat. Other attacks use their own; if their attribute ``eps`` differs from it, a warning is issued.
     Passes are counted where the attack calls the audited model, as their mean over the images. The generators of torch,
@@ -88,6 +90,11 @@ class ExternalAttack(Attack):
             raise ClasswiseError(
                 "external: no attack; set one, such as ExternalAttack(attack=atk) or external:build=mine:attack"
             )
+
+    @property
+    def user_code(self) -> str:
+        """The name of the attack."""
+        return _name(self.build if self.attack is None else self.attack) or ""
 
     @property
     def length(self) -> int:

@@ -71,7 +71,7 @@ def fingerprint(model: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items(), key=itemgetter(0)):
-        if _is_dense(value):
+        if is_dense(value):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
             digest.update(raw_bytes(value))
         else:
@@ -88,7 +88,7 @@ def check_storable(tensors: Mapping[str, object]) -> None:
         ClasswiseError: if an entry is not a dense tensor.
     """
     for name, value in tensors.items():
-        if not _is_dense(value):
+        if not is_dense(value):
             kind = f"tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             raise ClasswiseError(
                 f"state dict entry {name!r} is a {kind}; weights are saved as dense tensors (safetensors); save this "
@@ -105,7 +105,7 @@ def _hex(name: str, value: object) -> str:
         ) from error
 
 
-def _is_dense(value: object) -> TypeGuard[Tensor]:
+def is_dense(value: object) -> TypeGuard[Tensor]:
     """Whether a value is a tensor whose elements are in memory one by one."""
     if not isinstance(value, Tensor) or is_lazy(value) or hasattr(value, "__tensor_flatten__"):
         return False

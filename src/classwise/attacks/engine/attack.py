@@ -105,6 +105,12 @@ class Attack(Described, ABC):
     carries: ClassVar[tuple[str, ...]] = ()
 
     @property
+    def user_code(self) -> str:
+        """The name of the code of a user, or of another library, that the attack runs; empty if there is none."""
+        kind = type(self)
+        return "" if kind.__module__.partition(".")[0] == "classwise" else f"{kind.__module__}:{kind.__qualname__}"
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the attack reads `AttackInputs.reference`, the logits on the clean images."""
         return False

@@ -7,6 +7,7 @@ if a float32 pass misclassifies the final image.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -16,16 +17,20 @@ from torch import Tensor, nn
 from classwise.attacks.engine.attack import Attack
 from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.graphed import GraphUse
-from classwise.attacks.engine.passes import CountedForward, Passes
+from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.repeats import ONCE, Repeats
+from classwise.core.compute.rng import seeded
 from classwise.core.errors import ClasswiseError
 from classwise.models.base import device_of
 from classwise.models.modes import evaluating, frozen
+from classwise.models.state import ModelState, changes_text
 from classwise.threat.ball import Threat
 from classwise.threat.text import Grid
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -79,6 +84,7 @@ class Engine:
         self.grid = grid
         self.not_compiled = ""
         self._batch_sizes: dict[int, BatchSizes] = {}
+        self._changes: dict[int, tuple[Attack, dict[str, None]]] = {}
         self._precision = precision
         self._graphs = GraphUse(precision, self.device)
 
@@ -153,7 +159,10 @@ class Engine:
             (images or 0) * attack.starts * attack.length,
             self._note_not_compiled,
         )
-        with self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward:
+        with (
+            self.passes.for_gradients(first.x, precise=attack.precise, compiling=compiling) as forward,
+            self._restoring(attack, forward, first.x),
+        ):
             forward.repeatable = attack.detects_cycles and self.passes.repeatable(forward, first.x)
             queue = Queue(
                 self.passes,
@@ -193,5 +202,44 @@ class Engine:
             attack: the attack.
             images: (N, C, H, W) with N >= 1, on which a fused copy of the model is verified.
         """
-        with self.passes.for_gradients(images, precise=attack.precise) as forward, forward.arithmetic():
+        with (
+            self.passes.for_gradients(images, precise=attack.precise) as forward,
+            self._restoring(attack, forward, images),
+            forward.arithmetic(),
+        ):
             yield forward
+
+    @contextmanager
+    def _restoring(self, attack: Attack, forward: CountedForward, images: Tensor) -> Iterator[None]:
+        """Context of an attack that restores the model if the attack changes it: after each step, and at the end.
+
+        On a GPU, attacks of several steps are compared in full at the end only; their steps must not wait for it.
+
+        Args:
+            attack: the attack; one of classwise changes no model.
+            forward: its passes.
+            images: (N, C, H, W) with N >= 1; the tensors that a pass of the first one changes are not compared.
+        """
+        if not attack.user_code:
+            yield
+            return
+        state = ModelState(self.model)
+        with seeded(0, self.device):
+            state.ignore_changes_of(lambda: self.passes.once(recordable(images[:1])))
+        full = self.device.type == "cpu" or attack.length == 1
+        _, changes = self._changes.setdefault(id(attack), (attack, {}))
+
+        def restore(*, values: bool = full) -> None:
+            changes.update(dict.fromkeys(state.restore(values=values)))
+
+        known, forward.restore = bool(changes), restore
+        try:
+            yield
+        finally:
+            restore(values=True)
+            if changes and not known:
+                logger.warning("%s changed the model (%s); it was restored", attack.user_code, changes_text(changes))
+
+    def changes(self, attack: Attack) -> str:
+        """What an attack has changed in the model, which was restored; empty for nothing."""
+        return changes_text(self._changes.get(id(attack), (attack, {}))[1])

@@ -57,6 +57,7 @@ class CountedForward:
 
     Attributes:
         repeatable: whether an image is known to have the same results in every pass (`Passes.repeatable`).
+        restore: restores the model after a step of an attack that runs code of a user.
     """
 
     repeatable = False
@@ -77,6 +78,7 @@ class CountedForward:
         self.module = module
         self.arithmetic = arithmetic
         self.in_tf32 = in_tf32
+        self.restore: Callable[[], None] = lambda: None
         self.forwards = 0
         self.backwards = 0
 
@@ -145,6 +147,11 @@ class Passes:
         known = _excluded.get(self.model)
         _excluded[self.model] = excluded if known is None or known.device != excluded.device else known | excluded
         return logits
+
+    def once(self, x: Tensor) -> None:
+        """Evaluate images as `logits` does, in one pass without padding."""
+        with torch.no_grad(), true_float32(self.device):
+            self._float32(x.to(self.device))
 
     def decide(self, x: Tensor, y: Tensor) -> Decision:
         """Decide in float32 whether images are classified correctly, over `repeats` passes."""

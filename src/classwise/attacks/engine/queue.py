@@ -396,6 +396,7 @@ class Queue:
             inputs = self._inputs(take(columns, block[torch.arange(size) % len(block)]))
             with forward.arithmetic():
                 blocks.append(self._attack.target_order(forward, inputs)[: len(block)])
+                forward.restore()
         padded = size * len(blocks)
         return {
             "target_order": torch.cat(blocks),
@@ -407,6 +408,7 @@ class Queue:
         """The rows in the state of a new start, without a candidate and without an image verified in float32."""
         rows = rows | {"restart": to_device(rows["id"][:, 1].contiguous(), rows["row"].device)}
         state = self._attack.start(self._forward, self._inputs(rows))
+        self._forward.restore()
         previous = unprefixed(rows)  # empty at the first start
         state |= {name: previous[name] for name in self._attack.carries if name in previous}
         columns = {name: rows[name] for name in _OF_JOBS if name in rows}
@@ -437,6 +439,7 @@ class Queue:
             for step in range(steps):
                 before = forward.forwards, forward.backwards
                 new = self._attack.step(forward, inputs, unprefixed(slots))
+                forward.restore()
                 size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
                 passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
                 moved = self._fold(slots, new, *passes)

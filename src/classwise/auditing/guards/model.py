@@ -19,6 +19,7 @@ from classwise.auditing.guards.evidence import (
     percent,
     undecided,
 )
+from classwise.auditing.outcomes.meta import CHANGED_NOTE
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.stats.class_order import (
     MOST_CLASSES,
@@ -69,6 +70,16 @@ def overwrites_input(evidence: Evidence) -> Result:
         return None
     what = "The model modifies its input in place; the audit passed it copies"
     return f"{what}, but other code that calls it may not.", 1.0
+
+
+@guard()
+def changed_model(evidence: Evidence) -> Result:
+    """An attack changed the model, which was restored, or the model's own passes change its buffers."""
+    notes = [note for note in evidence.outcomes.meta.notes if note.startswith(CHANGED_NOTE)]
+    if not notes:
+        return None
+    causes = "; ".join(note.removeprefix(CHANGED_NOTE) for note in notes)
+    return f"The model was changed {causes}.", float(len(notes))
 
 
 @guard(reads="sample")

@@ -33,6 +33,8 @@ TABLE_COLUMNS = ("n", "low", "high", "class", "superclass", "possibly_worst")
 """The columns of tables of classes beside those of the attacks."""
 CLASSES_NOTE, OUTPUTS_NOTE = "classes without images: ", "outputs are read as "
 """Beginnings of notes on how the data and the model were read."""
+CHANGED_NOTE = "the model was changed "
+"""Beginning of notes on what changed the model during an audit."""
 _ENDINGS = ("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high")
 """What tables of classes append to the name of an attack in their columns."""
 
@@ -123,7 +125,8 @@ class Meta:
         norm: norm of the column ``distance``.
         settings: the options of the evaluation that are recorded (`classwise.auditing.evaluation`), as JSON values; an
             option without a value is not known, or had several.
-        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), and events that prevent
+        notes: how the model and the data were read (`CLASSES_NOTE`, `OUTPUTS_NOTE`), what changed the model
+            (`CHANGED_NOTE`), and events that prevent
             bit-identical repetition (`Meta.irreproducible`), such as a batch size halved for lack of memory.
 
     Raises:
@@ -241,7 +244,7 @@ class Meta:
     @property
     def irreproducible(self) -> tuple[str, ...]:
         """The notes on events that prevent bit-identical repetition."""
-        return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE)))
+        return tuple(note for note in self.notes if not note.startswith((CLASSES_NOTE, OUTPUTS_NOTE, CHANGED_NOTE)))
 
     @property
     def of_last_run(self) -> dict[str, Any]:

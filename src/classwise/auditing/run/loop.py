@@ -21,7 +21,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Examples
-from classwise.auditing.outcomes.meta import CLEAN
+from classwise.auditing.outcomes.meta import CHANGED_NOTE, CLEAN
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run import batch_sizes
 from classwise.auditing.run.partition import balanced_order, part_of
@@ -232,6 +232,8 @@ class AttackLoop:
             if reason and of not in self._reasons[kind]:
                 self._reasons[kind][of] = reason
                 self.progress.log(f"{text}: {reason}")
+        if changes := engine.changes(attack):
+            self._note(f"{CHANGED_NOTE}by attack {label!r} ({changes}), and restored")
 
     def _attack_blocks(self, piece: _Piece, todo: Tensor, label: str, attack: Attack) -> Generator[Block]:
         """Attack images; blocks are in the order in which images finish."""
@@ -305,7 +307,12 @@ class AttackLoop:
         note = f"batch size halved from {self.engine.batch_size} to {half} for lack of memory"
         self.progress.log(note)
         self.engine = self.plan.engine(self.inputs.model, half)
-        self.writer.meta = dataclasses.replace(self.writer.meta, notes=(*self.writer.meta.notes, note))
+        self._note(note)
+
+    def _note(self, note: str) -> None:
+        """Add a note to the metadata, once."""
+        notes = dict.fromkeys((*self.writer.meta.notes, note))
+        self.writer.meta = dataclasses.replace(self.writer.meta, notes=tuple(notes))
 
     def _tensors(self, index: Tensor, x: Tensor, logits: Tensor, clean: Tensor | None = None) -> Tensors:
         """The tensors to save of finished images, by kind.

@@ -20,7 +20,7 @@ from classwise.auditing.evaluation.evaluation import STORED, Evaluation
 from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
-from classwise.auditing.outcomes.meta import Meta, identity_of
+from classwise.auditing.outcomes.meta import CHANGED_NOTE, Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
@@ -54,6 +54,7 @@ from classwise.models.base import device_of
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
+from classwise.models.state import Buffers, changes_text
 from classwise.models.weights import fingerprint
 from classwise.threat.ball import Threat, ThreatLike, large_radius_text
 
@@ -241,6 +242,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
     whole = small = plan.engine(classifier, few)
     few_images = first.batch(slice(0, SMALLEST_BATCH)).x
     (logits, outputs_note), note = read_outputs(small, one, few_images), ""
+    buffers = Buffers(classifier)  # without those that only the first pass changes
     check_one_output(classifier, logits, first)
     model = restricted(classifier, source, logits)
     if model is not classifier:
@@ -264,8 +266,10 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
             f"the device has not enough memory for {few} images of shape {tuple(one.x.shape[1:])}; "
             "use smaller images, or another device"
         ) from error
+    changed = changes_text(buffers.changed())
+    changed_note = changed and f"{CHANGED_NOTE}by its own passes ({changed}), on whose order results depend"
     small_note = f"batch size {fit.batch_size}, limited by memory, is below {SMALLEST_BATCH}"
-    notes = outputs_note, empty, precision_note, small_note if fit.batch_size < SMALLEST_BATCH else ""
+    notes = outputs_note, empty, precision_note, changed_note, small_note if fit.batch_size < SMALLEST_BATCH else ""
     plan = replace(plan, batch_size=fit.batch_size)
     taken = taken_columns(plan.suite.attacks)
     meta = Meta(

@@ -292,12 +292,30 @@ def test_nobody_reads_the_progress(tmp_path: Path) -> None:
     assert (tmp_path / "audit" / "page.html").is_file()
 
 
+@pytest.mark.parametrize(("limit", "status"), [("0", 0), (None, 141)])
+def test_a_terminal_that_is_closed_is_a_closed_pipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path, limit: str | None, status: int
+) -> None:
+    """The verdict is kept, and the work is finished without the bar."""
+    ours, theirs = os.openpty()
+    with open(theirs, "w", encoding="utf-8") as stdout, open(os.dup(theirs), "w", encoding="utf-8") as stderr:
+        os.close(ours)
+        for name, stream in (("stdout", stdout), ("stderr", stderr)):
+            monkeypatch.setattr(stream, "isatty", lambda: True)  # it was one at the start
+            monkeypatch.setattr(sys, name, stream)
+        words = ["audit", str(run_folder), "--subset=40", "--attack=fgsm", f"--out={tmp_path / 'audit'}"]
+        assert main([*words, *([f"--fail-if=worst(all) < {limit}"] if limit else [])]) == status
+        monkeypatch.undo()
+    assert (tmp_path / "audit" / "page.html").is_file()
+
+
 def test_main_leaves_the_handlers_of_signals_as_they_were() -> None:
     import signal
 
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    before = [signal.getsignal(number) for number in numbers]
     assert main(["--version"]) == 0
-    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    assert before == [signal.getsignal(number) for number in numbers]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: work that is saved, one line that says so, and the same bits after ``--resume``."""
+"""Ctrl-C, SIGTERM and SIGHUP: work that is saved, one line that says so, and the same bits after ``--resume``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from classwise.training.trainer import Trainer
 
 from .conftest import QUICK, Classwise
 
-STOPS = [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C")]
+STOPS = [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C"), (signal.SIGHUP, 129, "SIGHUP")]
 
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
     """The handlers as they were: a program that was stopped leaves the system's."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in interruption.STOP_SIGNALS}
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets background jobs ignore it
     yield
     for number, handler in before.items():
@@ -193,7 +193,11 @@ def test_a_search_writes_the_finished_images_of_its_first_pass(
 
 
 def test_a_request_outside_of_long_work_stops_at_once() -> None:
-    for number, kind in ((signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)):
+    for number, kind in (
+        (signal.SIGTERM, Terminated),
+        (signal.SIGHUP, Terminated),
+        (signal.SIGINT, KeyboardInterrupt),
+    ):
         with pytest.raises(kind), signals():
             send(number)
 
@@ -234,14 +238,17 @@ def test_handlers_of_the_caller_are_left_alone() -> None:
     heard: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job in the background of a script
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as of nohup
     with signals():
         send(signal.SIGTERM)
+        send(signal.SIGHUP)
         send(signal.SIGINT)
     assert heard == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "cause"), [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "SIGINT")]
+    ("number", "status", "cause"),
+    [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "SIGINT"), (signal.SIGHUP, 129, "SIGHUP")],
 )
 def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, status: int, cause: str) -> None:
     code = (

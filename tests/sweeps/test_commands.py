@@ -107,21 +107,66 @@ def test_the_command_is_stopped_when_another_process_has_taken_the_folder(
     assert [line["event"] for line in attempts(folder)] == ["start"]
 
 
+def kill_this(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+
+
 @pytest.mark.slow
-def test_a_command_that_ignores_the_signal_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("handler", "stop", "status"),
+    [
+        ("signal.SIG_IGN", commands.stop_running, -signal.SIGKILL),
+        ("signal.SIG_IGN", lambda: kill_this(signal.SIGHUP), -signal.SIGKILL),
+        ("lambda *_: sys.exit(1)", lambda: kill_this(signal.SIGTERM), commands.STOPPED),  # as torchrun ends
+    ],
+)
+def test_a_command_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str, stop: Callable[[], None], status: int
+) -> None:
+    """It is killed if it ignores the signal, also where the signal came from the executor."""
     monkeypatch.setattr(commands, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(ownership, "RENEWAL_SECONDS", 0.05)
     ready = tmp_path / "ready"
-    ignores = "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-    ignores += f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
+    program = f"import pathlib, signal, sys, time; signal.signal(signal.SIGTERM, {handler}); "
+    program += f"pathlib.Path({str(ready)!r}).touch(); time.sleep(60)"
 
-    def stop() -> None:
+    def stop_when_ready() -> None:
         wait_until(ready.exists)
-        commands.stop_running()
+        stop()
 
-    thread = threading.Thread(target=stop)
+    thread = threading.Thread(target=stop_when_ready)
     thread.start()
-    assert run_task(write_programs(tmp_path / "task", ignores)) == -signal.SIGKILL
+    assert run_task(write_programs(tmp_path / "task", program)) == status
     thread.join()
+
+
+RUNS_A_TASK = """
+import pathlib, sys
+from classwise.sweeps.executors.local import Local
+list(Local().run([pathlib.Path(sys.argv[1])]))
+"""
+STARTS_A_PROCESS = f"""
+import subprocess, sys
+joins = "from classwise.core.compute.distributed import launched; launched().__enter__()"
+subprocess.run([sys.executable, "-c", joins + {SAVES!r}])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
+@pytest.mark.parametrize("program", [RUNS_A_TASK, STARTS_A_PROCESS])
+def test_processes_are_stopped_when_the_one_that_has_started_them_is_killed(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks of a sweep or of shards, and the processes of torchrun."""
+    folder = write_programs(tmp_path / "task", SAVES)
+    monkeypatch.chdir(tmp_path)
+    environment = os.environ | ENVIRONMENT | {"TORCHELASTIC_RUN_ID": "1"}
+    process = subprocess.Popen([sys.executable, "-c", program, str(folder)], env=environment)
+    wait_until(lambda: (tmp_path / "process").exists() and (tmp_path / "process").read_text())
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    wait_until((tmp_path / "saved").exists)
 
 
 def test_an_error_of_the_task_is_in_its_log(tmp_path: Path) -> None:
@@ -129,9 +174,10 @@ def test_an_error_of_the_task_is_in_its_log(tmp_path: Path) -> None:
     assert (tmp_path / LOG).read_text().startswith(f"classwise: cannot read {tmp_path / JOB}")
 
 
-def test_the_handler_of_sigterm_is_restored(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_handlers_of_signals_are_restored(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with commands.Commands(tmp_path / LOG, {}) as running:
-        os.kill(os.getpid(), signal.SIGTERM)
+        kill_this(number)
         assert running.run([sys.executable, "-c", "pass"]) == 143
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before

@@ -14,7 +14,7 @@ import typer
 from classwise.core.errors import printable
 from classwise.core.files.json_values import json_value
 from classwise.core.progress import interruption
-from classwise.core.progress.display import Bar, Lines, discard, duration, print_error
+from classwise.core.progress.display import Bar, Lines, discard, duration, is_closed, print_error
 from classwise.core.progress.display import progress_display as progress
 from classwise.reporting.text.layout import TextTable, is_number
 
@@ -64,11 +64,13 @@ def resumable(how: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def status_decided() -> Iterator[None]:
-    """Print results after the exit status is decided: a closed pipe does not change it."""
+    """Print results after the exit status is decided: a closed pipe or terminal does not change it."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
+        if not is_closed(error):
+            raise
         discard(sys.stdout)
 
 

@@ -14,8 +14,9 @@ class ExitStatus(enum.IntEnum):
     INCOMPLETE = 3, "the evaluation or the sweep is incomplete, so its verdict is unknown; resume continues it"
     USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"
     INTERNAL_ERROR = 70, "an error inside classwise; please report it with the trace that --debug prints"
+    HUNG_UP = 129, "stopped by SIGHUP (the terminal was closed)"
     INTERRUPTED = 130, "stopped by Ctrl-C (SIGINT)"
-    CLOSED_PIPE = 141, "the reader of stdout closed the pipe before the command had finished (SIGPIPE)"
+    CLOSED_PIPE = 141, "stdout was closed before the command had finished: a pipe (SIGPIPE), or a terminal"
     TERMINATED = 143, "stopped by SIGTERM"
 
     meaning: str

@@ -17,13 +17,12 @@ from classwise.cli.exit_status import ExitStatus
 from classwise.cli.installation import Change, changed_package
 from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError
 from classwise.core.progress import interruption
+from classwise.core.progress.display import is_closed
 from classwise.core.settings.user_code import user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
-
-
-_STOPPED = {signal.SIGINT: ExitStatus.INTERRUPTED, signal.SIGTERM: ExitStatus.TERMINATED}
+_OF_SIGNALS = {status - 128: status for status in ExitStatus}
 
 
 class Failure(NamedTuple):
@@ -41,7 +40,7 @@ class Failure(NamedTuple):
 def failure(error: BaseException) -> Failure:
     """The exit status and the error line of an exception that ended a command."""
     if (number := interruption.received()) is not None:
-        return _stopped(error, _STOPPED[number])
+        return _stopped(error, number)
     change = changed_package(error)
     place = user_code(error)
     if change is not None and change.removed and (place is None or isinstance(error, ImportError)):
@@ -57,8 +56,8 @@ def failure(error: BaseException) -> Failure:
     if isinstance(error, _UsageError):
         return Failure(ExitStatus.BAD_INPUT, _usage(error))
     if isinstance(error, KeyboardInterrupt):
-        return _stopped(error, ExitStatus.INTERRUPTED)
-    if isinstance(error, BrokenPipeError):
+        return _stopped(error, signal.SIGINT)
+    if isinstance(error, OSError) and is_closed(error):
         return Failure(ExitStatus.CLOSED_PIPE, "")
     if isinstance(error, OSError) and (line := _os_error(error)):
         return Failure(ExitStatus.BAD_INPUT, line)
@@ -125,10 +124,10 @@ def _type_and_message(error: BaseException) -> str:
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _stopped(error: BaseException, status: ExitStatus) -> Failure:
-    cause = {ExitStatus.INTERRUPTED: "Ctrl-C"}.get(status, "SIGTERM")
+def _stopped(error: BaseException, number: signal.Signals) -> Failure:
+    cause = "Ctrl-C" if number is signal.SIGINT else number.name
     notes = getattr(error, "__notes__", []) if isinstance(error, interruption.STOPS) else []
-    return Failure(status, "; ".join([f"stopped by {cause}", *notes]))
+    return Failure(_OF_SIGNALS[number], "; ".join([f"stopped by {cause}", *notes]))
 
 
 def _usage(error: Any) -> str:

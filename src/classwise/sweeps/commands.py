@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from classwise.core.files import ownership
+from classwise.core.progress.interruption import STOP_SIGNALS
 
 STOPPED = 128 + signal.SIGTERM
 """Exit status of a command that was stopped."""
@@ -37,7 +39,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Commands:
-    r"""Runs commands one after the other; a context manager that handles SIGTERM in its block.
+    r"""Runs commands one after the other; a context manager that handles SIGTERM and SIGHUP in its block.
+
+    On such a signal the running command gets SIGTERM, and SIGKILL after `GRACE_SECONDS`; no further one is started.
 
     Args:
         log: the file to which both streams of the commands are appended.
@@ -58,7 +62,7 @@ class Commands:
         self._log = log
         self._directory = directory
         self._environment = os.environ | environment
-        self._stopped = threading.Event()
+        self._stopped, self._deadline = threading.Event(), math.inf
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run a command and wait until it has ended.
@@ -76,7 +80,7 @@ class Commands:
             return STOPPED
         with open(self._log, "ab") as output:
             process = subprocess.Popen(  # noqa: S603  # the commands of a task are trusted as much as a script
-                [*_launcher(), *arguments],
+                [*launcher(), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -89,9 +93,13 @@ class Commands:
                 process.terminate()
             while True:
                 try:
-                    return process.wait(ownership.RENEWAL_SECONDS)
+                    status = process.wait(ownership.RENEWAL_SECONDS)
                 except subprocess.TimeoutExpired:
+                    if time.monotonic() > self._deadline:
+                        process.kill()
                     ownership.check(self._log)
+                else:  # that of ``torchrun`` is 1 whatever stopped its processes
+                    return STOPPED if self._stopped.is_set() and status > 0 else status
         finally:
             stop_running()
             process.wait()
@@ -100,20 +108,26 @@ class Commands:
     def _stop(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self._stopped.set()
+        self._deadline = time.monotonic() + GRACE_SECONDS
         for process in tuple(_running):
             process.terminate()
 
     def __enter__(self) -> Commands:
         self._handles = threading.current_thread() is threading.main_thread()
         if self._handles:
-            self._before = signal.signal(signal.SIGTERM, self._stop)
+            before = {number: signal.getsignal(number) for number in STOP_SIGNALS if number is not signal.SIGINT}
+            # ``nohup`` ignores SIGHUP.
+            self._before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+            for number in self._before:
+                signal.signal(number, self._stop)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._handles:
-            signal.signal(signal.SIGTERM, self._before)
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
 
 def stop_running() -> None:
@@ -147,8 +161,11 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _launcher() -> list[str]:
-    """A Python program that starts a command, so that the command gets SIGTERM when its parent ends."""
+def launcher() -> list[str]:
+    """A Python program that starts a command, so that the command gets SIGTERM when this process ends (Linux only).
+
+    It gets it also when the thread ends that has started it.
+    """
     if sys.platform == "win32":
         return []
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]

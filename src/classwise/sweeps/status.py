@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import signal
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from classwise.core.files.ownership import OWNER, STALE_SECONDS
 from classwise.core.progress.display import duration
+from classwise.core.progress.interruption import STOP_SIGNALS
 from classwise.core.progress.record import read_progress
 from classwise.core.settings.arguments import checked
 from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
@@ -31,7 +31,7 @@ SILENT_SECONDS = STALE_SECONDS
 """Age of the last sign of an attempt on another machine, whose lock is not visible here, from which it is killed."""
 TAIL_BYTES = 1 << 16
 """The part of a log that is searched for the last error."""
-_SIGNALLED = {status for number in (signal.SIGINT, signal.SIGTERM) for status in (128 + number, -number)}
+_SIGNALLED = {status for number in STOP_SIGNALS for status in (128 + number, -number)}
 
 
 @dataclass(frozen=True)

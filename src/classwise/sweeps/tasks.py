@@ -31,8 +31,8 @@ LOG = "log.txt"
 def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -> int:
     """Run the job of a task on this machine, and record the attempt.
 
-    SIGTERM is forwarded to the running call, which then saves its work; no further call is started. If this
-    process is killed, the running call gets SIGTERM (Linux only).
+    On SIGTERM and SIGHUP the running call gets SIGTERM, to save its work, and SIGKILL half a minute later; no further
+    call is started. If this process is killed, the running call gets SIGTERM (Linux only).
 
     Args:
         folder: the folder of the task.

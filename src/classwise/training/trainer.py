@@ -113,7 +113,7 @@ class Trainer:
     def fit(self) -> None:
         """Train to the last epoch, from the state in the run folder if there is one.
 
-        SIGINT and SIGTERM (see `classwise.core.progress.interruption`) take effect after the current step, whose state
+        Signals to stop (see `classwise.core.progress.interruption`) take effect after the current step, whose state
         is saved. During validation they take effect after the current batch, and the state after the last step of the
         epoch is saved; a resumed run repeats the validation. In a distributed run, the main process handles the
         signals, and the other processes stop with it.

@@ -146,8 +146,8 @@ class AttackLoop:
     def run(self) -> Attacked:
         """Attack every image by every attack until the deadline.
 
-        A request to stop (SIGINT or SIGTERM, see `classwise.core.progress.interruption`) takes effect after the next
-        block of finished images; finished rows are written.
+        A request to stop (see `classwise.core.progress.interruption`) takes effect after the next block of finished
+        images; finished rows are written.
         """
         images, complete = 0, False
         sample: tuple[Batch, Threat] | None = None

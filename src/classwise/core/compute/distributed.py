@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.progress.interruption import stop_with_parent
 
 RENDEZVOUS_SECONDS = 1800.0
 """Timeout of the rendezvous: how long a process waits for the others to enter the group."""
@@ -331,7 +332,12 @@ def process_group(*, distributed: bool = True) -> Iterator[ProcessGroup]:
 
 @contextmanager
 def launched() -> Iterator[ProcessGroup]:
-    """Initialise `torch.distributed` if ``torchrun`` started several processes, and yield their process group."""
+    """Initialise `torch.distributed` if ``torchrun`` started several processes, and yield their process group.
+
+    A process that ``torchrun`` started is stopped if ``torchrun`` is killed (Linux only).
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        stop_with_parent()
     by_torchrun = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     if not by_torchrun or int(os.environ["WORLD_SIZE"]) == 1 or dist.is_initialized():
         with process_group() as processes:

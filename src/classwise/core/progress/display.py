@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from classwise.core.progress.listener import NullProgress, Progress, Timed
 
@@ -42,7 +44,7 @@ def progress_display(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progres
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Bars(*columns, *left, console=Console(stderr=True), transient=True) as bars:
+    with Bars(*columns, *left, console=Console(file=cast("TextIO", _Terminal(sys.stderr))), transient=True) as bars:
         yield Bar(bars)
 
 
@@ -172,6 +174,46 @@ def print_error(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr)
+
+
+class _Terminal:
+    """A stream that is discarded once its terminal has been closed: the work goes on without a display."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with self._discarded():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the buffer."""
+        with self._discarded():
+            self._stream.flush()
+
+    @contextlib.contextmanager
+    def _discarded(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            discard(self._stream)
+
+
+def is_closed(error: OSError) -> bool:
+    """Whether an error of writing to stdout means that its reader is gone: a closed pipe, or a closed terminal."""
+    if isinstance(error, BrokenPipeError):
+        return True
+    if error.errno != errno.EIO or error.filename is not None:
+        return False
+    try:
+        return stat.S_ISCHR(os.fstat(sys.stdout.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def discard(stream: TextIO) -> None:

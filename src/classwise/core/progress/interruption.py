@@ -1,7 +1,7 @@
-"""Graceful shutdown on SIGINT and SIGTERM: raise at once, or defer until the work is saved.
+"""Graceful shutdown on SIGINT, SIGTERM and SIGHUP: raise at once, or defer until the work is saved.
 
-Only the command line installs the signal handlers, with `signals`. Without them every function here does nothing, and
-Python's own handling of Ctrl-C applies.
+Only the command line installs the signal handlers, with `signals`. Without them `deferred` and `stop_point` do nothing,
+and Python's own handling of Ctrl-C applies.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else []))
+"""The signals that request a stop: Ctrl-C, a request of another process, and a terminal that was closed."""
 GRACE_SECONDS = 8.0
 """How long a signal is deferred to the next stop point; Docker kills after 10 s, Kubernetes and Slurm after 30 s."""
 REPEAT_SECONDS = 1.0
 """A second signal within this time is ignored: ``torchrun`` forwards signals that its processes have received too."""
 
+_PR_SET_PDEATHSIG = 1
+
 
 class Terminated(BaseException):
-    """The process received SIGTERM."""
+    """The process received SIGTERM or SIGHUP."""
 
 
 STOPS = (KeyboardInterrupt, Terminated)
@@ -46,7 +50,7 @@ def received() -> signal.Signals | None:
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Install handlers for SIGINT and SIGTERM, unless the caller has set handlers or ignores the signals.
+    """Install handlers for `STOP_SIGNALS`, unless the caller has set handlers or ignores the signals (``nohup``).
 
     Outside of `deferred` a signal raises ``KeyboardInterrupt`` or `Terminated` at once. Inside, it is deferred to the
     next `stop_point`, but by at most `GRACE_SECONDS`, and a second signal raises at once.
@@ -56,7 +60,7 @@ def signals() -> Iterator[None]:
         return
     _requests.received, _requests.deferring = None, 0
     standard = (signal.SIG_DFL, signal.default_int_handler)
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     changed = {number: handler for number, handler in before.items() if handler in standard}
     if sys.platform != "win32":
         alarm = signal.signal(signal.SIGALRM, _on_alarm)
@@ -93,7 +97,7 @@ def stop_point(save: Callable[[], None] | None = None) -> None:
 
     Raises:
         KeyboardInterrupt: if SIGINT was received.
-        Terminated: if SIGTERM was received.
+        Terminated: if SIGTERM or SIGHUP was received.
     """
     if _requests.received is None:
         return
@@ -129,4 +133,15 @@ def _set_alarm(seconds: float) -> None:
 
 
 def _raise() -> None:
-    raise Terminated if _requests.received is signal.SIGTERM else KeyboardInterrupt
+    raise KeyboardInterrupt if _requests.received is signal.SIGINT else Terminated
+
+
+def stop_with_parent() -> None:
+    """Send SIGTERM to this process when the thread that has started it ends (Linux only).
+
+    For processes that are of no use without their parent, such as those of ``torchrun``.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)

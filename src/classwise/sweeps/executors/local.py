@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from classwise.core.errors import ClasswiseError
-from classwise.sweeps.commands import GRACE_SECONDS
+from classwise.sweeps.commands import GRACE_SECONDS, launcher
 from classwise.sweeps.executors.base import Executor, Finished, check_numbers
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import thread_variables
@@ -57,7 +57,10 @@ class Local(Executor):
             )
 
     def run(self, folders: Sequence[Path]) -> Iterator[Finished]:
-        """Run tasks; see `Executor.run`. A task that is stopped gets SIGTERM and then half a minute to save."""
+        """Run tasks; see `Executor.run`. A task that is stopped gets SIGTERM and then half a minute to save.
+
+        So do the tasks of a process that is killed, on Linux. What a task has started does not outlive it.
+        """
         waiting, running = list(folders), dict[Path, subprocess.Popen[bytes]]()
         free, slots = list(range(self.workers)), dict[Path, int]()
         try:
@@ -68,6 +71,7 @@ class Local(Executor):
                     running[folder] = self._start(folder, slots[folder])
                 ended = [folder for folder, process in running.items() if process.poll() is not None]
                 for folder in ended:
+                    _signal(running[folder], signal.SIGKILL)
                     free.append(slots.pop(folder))
                     yield Finished(folder, running.pop(folder).returncode)
                 if not ended:
@@ -84,7 +88,7 @@ class Local(Executor):
             environment[_VISIBLE] = ",".join(devices[first:end])
         # A session of its own, so that a signal reaches the processes that the task starts.
         return subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "classwise.run", str(folder / JOB)],
+            [*launcher(), sys.executable, "-m", "classwise.run", str(folder / JOB)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env=environment,

@@ -19,7 +19,7 @@ from classwise.sweeps.cells import Cell
 from classwise.sweeps.plan import Plan, read_recipe
 from classwise.training.cost import estimate_training
 from classwise.training.recipe import Recipe
-from classwise.training.setup import default_threat, model_spec, training_images
+from classwise.training.setup import default_threat, network_spec, training_images
 
 
 class SweepCost(NamedTuple):
@@ -116,7 +116,7 @@ def _audit_cost(
         settings = {key: value for key, value in cell.model_settings.items() if key not in ("name", "set")}
         model = load_model(cell.model, data=images, **settings, **cell.model_settings.get("set", {}))
     else:
-        model = build_model(**model_spec(recipe, trained_on))
+        model = build_model(**network_spec(recipe, trained_on))
         threat = threat or recipe.threat or str(default_threat(trained_on))
     options: Evaluation = {**audit.options, "device": audit.options["device"] or device, "guards": "off"}
     cost = estimate(model, images, threat, audit.attacks, trained=False, rates=rates, **options)

@@ -14,7 +14,7 @@ from classwise.data import Images
 from classwise.models import build_model
 from classwise.training.batches import steps_of
 from classwise.training.recipe import Recipe
-from classwise.training.setup import model_spec, split_rows, training_images
+from classwise.training.setup import network_spec, split_rows, training_images
 from classwise.training.train import train
 
 SLOW = 10.0
@@ -66,7 +66,7 @@ def estimate_training(
         extra = recipe.data.unlabelled
         labelled = recipe.batch_size - (0 if extra is None else extra.of(recipe.batch_size))
         steps = recipe.epochs * steps_of(len(split_rows(recipe, images)[0]), labelled)
-        clock = rates.clock(build_model(**model_spec(recipe, images)).eval(), images.pixels(slice(0, 1)))
+        clock = rates.clock(build_model(**network_spec(recipe, images)).eval(), images.pixels(slice(0, 1)))
         step = clock("training", recipe.batch_size * recipe.parts.passes.equivalents, lambda: None)
     passes = steps * (recipe.parts.attack.length + 1) * recipe.batch_size
     return TrainingCost(steps, passes, step * steps)

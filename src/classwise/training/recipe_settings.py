@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Count, Number, Seed, Share, configurable
 from classwise.core.settings.description import Described
 
@@ -14,6 +15,12 @@ Part = str | dict[str, Any]
 """A part as a spec or a mapping: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
 EpochNumbers = Annotated[tuple[Count, ...], AfterValidator(lambda epochs: tuple(sorted(set(epochs))))]
 """Numbers of epochs, from 1; sorted, without duplicates."""
+PerChannel = Annotated[
+    tuple[Number, ...],
+    BeforeValidator(lambda value: value.split(",") if isinstance(value, str) else value),
+    BeforeValidator(lambda value: [value] if isinstance(value, int | float) else value),
+]
+"""A number per channel: a list, or text such as ``"0.49,0.48,0.45"``; one number applies to all channels."""
 
 
 @configurable
@@ -80,6 +87,13 @@ class ModelSettings:
         width: the width factor.
         options: further arguments of the model.
         weights: the initial weights, a run folder or a file; None for random initialisation.
+        normalization: the normalisation layer in front of the network. ``"data"``: the mean and standard deviation of
+            the training images. ``"none"``: no layer, for a network that normalises images itself. ``"weights"``: that
+            of the initial weights. ``"auto"``: without initial weights, ``"data"``, or ``"none"`` for a network that is
+            a `Normalized`; with them, their own, or if the file states none, the better of ``"none"`` and ``"data"`` by
+            the accuracy on the validation split.
+        mean: with ``std``, the constants of the layer, for images in [0, 1], per channel.
+        std: the standard deviation of each channel.
         sync_batch_norm: synchronise the statistics of batch normalisation over the processes of a distributed run, on
             GPUs only.
     """
@@ -88,4 +102,17 @@ class ModelSettings:
     width: float = Field(default=1.0, gt=0)
     options: dict[str, Any] = field(default_factory=dict)
     weights: str | None = None
+    normalization: Literal["auto", "data", "none", "weights"] = "auto"
+    mean: PerChannel | None = None
+    std: PerChannel | None = None
     sync_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None):
+            raise ClasswiseError("model.mean and model.std must be given together")
+        if self.mean is not None and self.normalization != "auto":
+            raise ClasswiseError(
+                f"model.normalization = {self.normalization!r}: omit it, or model.mean and model.std, which replace it"
+            )
+        if self.normalization == "weights" and self.weights is None:
+            raise ClasswiseError("model.normalization = 'weights': needs model.weights")

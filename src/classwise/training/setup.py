@@ -219,23 +219,30 @@ def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGr
 
 def model_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
     """Return the arguments of `build_model`: the recipe's model, and the shape, classes and statistics of the data."""
-    mean, std = _normalisation(images)
+    settings = recipe.model
+    mean, std = data_constants(images) if settings.normalization in ("auto", "data") else (None, None)
+    if settings.mean is not None and settings.std is not None:
+        mean, std = list(settings.mean), list(settings.std)
+    return {**network_spec(recipe, images), "mean": mean, "std": std}
+
+
+def network_spec(recipe: Recipe, images: Images) -> dict[str, Any]:
+    """Return the arguments of `build_model` without the normalisation."""
     for key in recipe.model.options:
         if key in ("name", "num_classes", "in_channels", "width", "mean", "std"):
-            raise ClasswiseError(f"model.options must not contain {key!r}, which is set by the data or model.{key}")
+            where = f"set model.{key}" if key in ("name", "width", "mean", "std") else "the data set it"
+            raise ClasswiseError(f"model.options must not contain {key!r}; {where}")
     return {
         "name": recipe.model.name,
         "num_classes": images.num_classes,
         "in_channels": images.shape[0],
         "width": recipe.model.width,
-        "mean": mean,
-        "std": std,
         **options_for_size(recipe.model.name, images.shape),
         **recipe.model.options,
     }
 
 
-def _normalisation(images: Images) -> tuple[list[float], list[float]]:
+def data_constants(images: Images) -> tuple[list[float], list[float]]:
     """Return mean and standard deviation per channel: those of a named set, or of up to 10,000 images of other data."""
     known = named_set(images)
     if known is not None:

@@ -24,6 +24,7 @@ from classwise.data import Images
 from classwise.training.data_parallel import check_same_arguments
 from classwise.training.finite_checks import OnNan
 from classwise.training.folder import Run
+from classwise.training.normalization import as_resumed, with_normalization
 from classwise.training.recipe import Recipe
 from classwise.training.setup import (
     check_folder,
@@ -138,12 +139,17 @@ def _train(
     recipe = recipe.completed(threat, classes=int((images.class_counts() > 0).sum()))
     resumed = run.recipe_file.is_file()
     recipe = recipe.on(device, run.recipe if resumed else None)
+    initial = list[str]()
     if resumed:
+        recipe = as_resumed(recipe, run.recipe)
         check_resumable(run, recipe, images, processes)
         if not run.state_file.is_file() and run.complete and run.best_epoch() is not None:
             return run  # the checkpoint of a finished run may be deleted; the events are written last
+    else:
+        recipe, initial = with_normalization(recipe, images, device)
     written = run.recipe if resumed else recipe
     notes = setup_notes(recipe, images, threat, resumed=resumed)
+    notes += initial
     notes += filter(None, [slow_dtype_note(recipe.precision, torch.device(device))])
     start = recipe.model.weights
     if start is not None and Path(start).exists() and not run.state_file.is_file():

@@ -33,7 +33,7 @@ from classwise.training.loggers.base import Logger
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule
 from classwise.training.selection import WithinError
-from classwise.training.setup import build_batches, initial_model, model_spec, split_images, write_first_files
+from classwise.training.setup import build_batches, initial_model, split_images, write_first_files
 from classwise.training.state import TrainState, write_state
 from classwise.training.step import StepInputs, StepResult, TrainingStep
 from classwise.training.teacher import check_teacher
@@ -93,7 +93,6 @@ class Trainer:
         self._graphs = ""
         self._step = self._training_step()
         metadata = {
-            "model": model_spec(recipe, self.train),
             "recipe": recipe.name,
             "class_names": list(images.class_names),
         }
@@ -178,10 +177,13 @@ class Trainer:
             )
             if self._graphs:
                 self.run.note_environment(graphs=self._graphs)
+            if self.recipe.model.weights is not None and self.valid is not None:
+                correct = self._outputs(self.valid).argmax(1) == self.valid.y
+                self.run.note_environment(initial_accuracy=float(correct.float().mean()))
             if self.teacher is not None:
                 check_teacher(self.run, self.teacher)
         state.schedules = [
-            schedule.before_training(schedule_state, self._outputs)
+            schedule.before_training(schedule_state, lambda: self._outputs(self.train))
             for schedule, schedule_state in zip(self.parts.schedules, state.schedules, strict=True)
         ]
 
@@ -205,10 +207,10 @@ class Trainer:
         """Whether a schedule changes the class settings within an epoch."""
         return any(type(part).after_batch is not ClassSchedule.after_batch for part in self.parts.schedules)
 
-    def _outputs(self) -> Tensor:
-        """Compute the outputs of the model on the clean training images, (N, C), in evaluation mode."""
+    def _outputs(self, images: Images) -> Tensor:
+        """Compute the outputs of the model on clean images, (N, C), in evaluation mode."""
         engine = Engine(self.model, precision=self.recipe.precision, batch_size=max(32, self.recipe.batch_size))
-        return torch.cat(list(engine.predict(batch.x for batch in self.train.batches(engine.batch_size))))
+        return torch.cat(list(engine.predict(batch.x for batch in images.batches(engine.batch_size))))
 
     def _new_sums(self) -> ClassSums:
         return ClassSums(len(self.classes), self.reads, self.device)

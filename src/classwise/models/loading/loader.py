@@ -221,7 +221,7 @@ def _built(
 def _with_published(model: nn.Module, published: SourceModel, note: str) -> tuple[nn.Module, str]:
     """The model with the normalisation that its source publishes, unless it has one, and the note on it."""
     notes = [note]
-    if published.mean is not None and published.std is not None and _normalisation(model) is None:
+    if published.mean is not None and published.std is not None and normalization_layer(model) is None:
         notes = [part for part in note.split("; ") if part != "no normalisation"]
         mean, std = torch.tensor(published.mean), torch.tensor(published.std)
         model = _outer(model, mean, std)
@@ -245,7 +245,7 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
 def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module, str]:
     """The model with its own normalisation, else that of the file, and the note on it."""
     stored = matched.normalisation
-    if (own := _normalisation(model)) is not None:
+    if (own := normalization_layer(model)) is not None:
         note = f"normalisation {_constants(own.mean, own.std)}"
         if stored is None or _constants(*stored) == _constants(own.mean, own.std):
             return model, note
@@ -266,10 +266,15 @@ def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module,
     return _outer(model, mean, std), f"normalisation {_constants(mean, std)} found in the file"
 
 
-def _normalisation(model: nn.Module) -> Normalized | None:
+def normalization_layer(model: nn.Module) -> Normalized | None:
     """The normalisation layer of a model, if it is the first one, or the first after resizing."""
     layer = model.model if isinstance(model, Resized) else model
     return layer if isinstance(layer, Normalized) else None
+
+
+def states_its_model(weights: str | os.PathLike[str] | None) -> bool:
+    """Whether weights are a run folder or a file of `save_weights`, which state the model and its normalisation."""
+    return weights is not None and bool(_stored_spec(read_state(_weights_file(weights))))
 
 
 def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:

@@ -6,7 +6,6 @@ import io
 import logging
 import struct
 import threading
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
+from classwise.core.settings.thread_warnings import warnings_filtered
 
 logger = logging.getLogger(__name__)
 
@@ -153,9 +153,10 @@ def _opened(source: Source, where: str) -> Iterator[Image.Image]:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Ignore Pillow's warnings of sizes, which `_check_pixels` replaces, and of damaged EXIF data."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        warnings.filterwarnings("ignore", category=UserWarning, module="PIL")
+    with (
+        warnings_filtered("ignore", category=Image.DecompressionBombWarning),
+        warnings_filtered("ignore", category=UserWarning),
+    ):
         yield
 
 

@@ -113,7 +113,7 @@ def replaced(forwards: Forwards) -> Iterator[None]:
         yield
     finally:
         for module in forwards:
-            del module.forward
+            vars(module).pop("forward", None)  # another thread may have restored it
 
 
 def is_plain_norm(module: nn.Module) -> TypeGuard[BatchNorm]:

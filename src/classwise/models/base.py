@@ -61,13 +61,14 @@ class Classifier(nn.Module, ABC):
 
 
 class Wrapper(nn.Module):
-    """A module around a network, ``model``; unknown attributes are looked up in the network."""
+    """A module around a network, ``model``, in its mode; unknown attributes are looked up in the network."""
 
     model: nn.Module
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.training = bool(getattr(model, "training", False))
         share_format(self, model)
 
     def __getattr__(self, name: str) -> Any:

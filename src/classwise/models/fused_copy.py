@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TypeGuard, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -27,8 +26,8 @@ Layer = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
 def foldable(model: nn.Module) -> dict[str, str]:
     """The name of the layer before each batch normalisation, where the layer's output has no other user.
 
-    A copy of the model is traced symbolically (`torch.fx`). If a module cannot be traced, for example because its
-    control flow depends on its input, each of its submodules is traced instead.
+    A copy of the model is traced symbolically (`torch.fx`), without effect on other threads. If a module cannot be
+    traced, for example because its control flow depends on its input, each of its submodules is traced instead.
 
     Args:
         model: in evaluation mode.
@@ -37,14 +36,17 @@ def foldable(model: nn.Module) -> dict[str, str]:
         return {}
     traced = copy.deepcopy(model)  # the model's code may store the symbolic values
     names = {module: name for name, module in traced.named_modules()}
+    of_model = {module: model.get_submodule(name) for module, name in names.items()}
     uses: defaultdict[nn.Module, _Uses] = defaultdict(_Uses)
-    for root, graph in _graphs(traced):
-        modules = dict(root.named_modules())
+    tracer = _Tracer(traced)
+    for root, graph in _graphs(traced, tracer):
+        modules = {name: of_model[module] for name, module in root.named_modules()}
         for node in graph.nodes:
             if node.op == "call_module":
                 uses[modules[node.target]].sources.append(_source(node, modules))
             elif node.op == "get_attr":
                 uses[modules[node.target.rpartition(".")[0]]].read = True
+    names = {of_model[module]: name for module, name in names.items()}
     found = {}
     for norm, use in uses.items():
         layer = use.sources[0] if len(set(use.sources)) == 1 else None
@@ -92,24 +94,60 @@ def _is_plain_layer(module: nn.Module | None) -> TypeGuard[Layer]:
     return type(module) in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
+class _Traced(nn.Module):
+    """Base class of the modules of a copy that is traced: their calls and parameters are recorded by a tracer."""
+
+    _tracer: _Tracer
+
+    def __init_subclass__(cls) -> None:
+        """Do nothing: the code of the model's own classes runs once, for those classes."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._tracer.call_module(self, super().__call__, args, options)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._tracer.getattr(name, super().__getattr__(name), self._tracer.parameters)
+
+
 class _Tracer(fx.Tracer):
-    """A tracer whose leaves are torch's layers and all modules without submodules."""
+    """A tracer of the modules of a copy, whose leaves are torch's layers and all modules without submodules.
+
+    `fx.Tracer.trace` replaces the methods of `nn.Module` while it runs, for all threads of the process. Here the
+    modules of the copy become instances of subclasses with these methods.
+    """
+
+    def __init__(self, copied: nn.Module) -> None:
+        super().__init__()
+        self.parameters: dict[str, fx.Proxy] = {}
+        for module in copied.modules():
+            kind = type(module)
+            metaclass: Any = type(kind)
+            about = {"_tracer": self, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
+            with suppress(TypeError):  # a class with another layout; its code is traced, and it is not folded
+                module.__class__ = metaclass(kind.__name__, (_Traced, kind), about)
+
+    def graph_of(self, root: nn.Module) -> fx.Graph:
+        """The graph of a module of the copy, called with one argument."""
+        self.root, self.graph, self.parameters = root, fx.Graph(tracer_cls=type(self)), {}
+        self.submodule_paths = {module: name for name, module in root.named_modules()}
+        self.tensor_attrs = {}
+        output = root.forward(self.create_proxy("placeholder", "x", (), {}))
+        self.create_node("output", "output", (self.create_arg(output),), {})
+        return self.graph
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return next(m.children(), None) is None or super().is_leaf_module(m, module_qualified_name)
 
 
-def _graphs(module: nn.Module) -> Iterator[tuple[nn.Module, fx.Graph]]:
+def _graphs(module: nn.Module, tracer: _Tracer) -> Iterator[tuple[nn.Module, fx.Graph]]:
     """The graph of a module, or those of its submodules if it cannot be traced."""
     if next(module.children(), None) is None:
         return
     try:
-        _, *others = inspect.signature(module.forward).parameters.values()
-        defaults = {other.name: other.default for other in others if other.default is not other.empty}
-        graph = _Tracer().trace(module, concrete_args=defaults)
+        graph = tracer.graph_of(module)
     except Exception:  # noqa: BLE001  # user code that meets a proxy in place of a tensor may raise any error
         for child in module.children():
-            yield from _graphs(child)
+            yield from _graphs(child, tracer)
     else:
         yield module, graph
 

@@ -69,7 +69,7 @@ class Fusion:
     def forward(self, precision: Precision, images: Tensor, compiling: Compiling | None = None) -> Iterator[Forward]:
         """Context of a forward pass: that of a copy, or that of the model if no copy equals it.
 
-        Passes of the model itself run batch normalisation as a multiply-add in lower precision, and the last linear
+        In lower precision, passes of the model itself run batch normalisation as a multiply-add, and the last linear
         layer in float32 (`fine_logits`). The model must be in evaluation mode, frozen, and not modified within the
         context.
 
@@ -96,6 +96,8 @@ class Fusion:
         forward = precision.forward(self._model)
         if precision.compile == "on":
             forward.compile(compiling)
+            yield forward
+        elif precision.dtype == "float32":
             yield forward
         else:
             with self._norms.replaced(), fine_logits(self._model):

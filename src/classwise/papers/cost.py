@@ -14,9 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.flop_counter import FlopCounterMode
 
 from classwise.auditing.run.cost import estimate
+from classwise.core.compute.operations import operations_of
 from classwise.core.compute.rates import RATES, Rates
 from classwise.core.errors import unknown
 from classwise.core.settings.arguments import checked
@@ -336,10 +336,9 @@ def _network(recipe: Recipe, data: str) -> _Network:
     key = repr(recipe.model), data
     if key not in _NETWORKS:
         model, image = on_meta(recipe.model, data)
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(image)
+        operations = operations_of(model, image)
         size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
-        _NETWORKS[key] = _Network(counter.get_total_flops(), size)
+        _NETWORKS[key] = _Network(operations, size)
     return _NETWORKS[key]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from classwise.core.files.storage import replacing, write_text
+from classwise.core.settings.thread_warnings import warnings_filtered
 from classwise.reporting.characters import figure_fonts
 from classwise.reporting.escape import markup_text, visible
 from classwise.reporting.links import images_link
@@ -206,8 +206,8 @@ class Drawing:
         dates = {"CreationDate": None} if kind == "pdf" else {}
         # Type 42 fonts keep the text of a PDF searchable; journals reject type 3.
         fonts = rc_context({"pdf.fonttype": 42, "font.family": figure_fonts()})
-        with replacing(path) as temporary, fonts, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # `classwise.reporting.characters`
+        with replacing(path) as temporary, fonts, warnings_filtered("ignore", "Glyph .* missing from"):
+            # `classwise.reporting.characters` warns of these glyphs
             self.figure().savefig(temporary, format=kind, dpi=192, metadata=dates)
 
 

@@ -16,6 +16,7 @@ from classwise.attacks.engine import Engine, Job
 from classwise.attacks.losses import cross_entropy, divergence, margin
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.data import Images
+from classwise.models.modes import evaluating
 from classwise.threat.ball import Threat
 from classwise.training.data_parallel import BatchShard
 from classwise.training.recipe import Recipe
@@ -80,7 +81,8 @@ class Evaluation:
         Args:
             callback: called after each batch; it may raise.
         """
-        local = self._local(callback)
+        with evaluating(self._engine.model):
+            local = self._local(callback)
         values = {field.name: getattr(local, field.name) for field in dataclasses.fields(local)}
         return Outputs(**{name: self._shard.gather(value.float()).to(value.dtype) for name, value in values.items()})
 

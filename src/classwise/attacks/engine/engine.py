@@ -112,7 +112,7 @@ class Engine:
         Returns:
             Images in the order of the batch: adversarial where one was found, else as the last attack returned it.
         """
-        with torch.inference_mode(mode=False):
+        with torch.inference_mode(mode=False), evaluating(self.model):
             radius = threat.epsilon if isinstance(threat.epsilon, Tensor) else None
             columns = {name: column for name, column in (("target", target), ("epsilon", radius)) if column is not None}
             index = torch.arange(len(x)) if index is None else index

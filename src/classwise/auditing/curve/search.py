@@ -44,6 +44,7 @@ from classwise.core.progress.listener import Progress
 from classwise.core.settings import limits
 from classwise.core.settings.arguments import check, checked
 from classwise.data.stream import as_data
+from classwise.models.modes import evaluating
 from classwise.threat.ball import Norm, Threat
 
 Radius = Annotated[float, Field(gt=0, le=limits.RADIUS)]
@@ -107,6 +108,7 @@ def robustness_curve(
         stack.enter_context(chosen_arithmetic(options.get("precision")))
         listener = stack.enter_context(listening(progress, active=processes.is_main))
         ready = _prepared(model, data, norm, attacks, highest, options)
+        stack.enter_context(evaluating(ready.model))
         _report_limits(ready, listener)
         settings, loaded = ready.settings | {"rounds": rounds}, None
         if folder is not None and processes.is_main:

@@ -130,8 +130,9 @@ def estimate(
         engine, first = ready.plan.engine(ready.model), next(ready.pieces)
         expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
         evaluate = _evaluate if trained else _all_correct
-        clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
-        return _range(ready, engine, first, clean, rates)
+        with evaluating(ready.model):
+            clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
+            return _range(ready, engine, first, clean, rates)
 
 
 class _Evaluated(NamedTuple):

@@ -31,6 +31,7 @@ from classwise.data.images import Batch
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare, device_of
+from classwise.models.modes import evaluating
 
 
 def execute(
@@ -59,7 +60,11 @@ def execute(
     inputs, processes, folder = claim.inputs, claim.processes, claim.main_folder
     plan, deadline = inputs.plan, math.inf if max_time is None else started + max_time
     inputs.log_notes(claim.progress)
-    with claim.held(resume=resume) as meta, recorded(folder, claim.progress) as progress:
+    with (
+        evaluating(inputs.model),
+        claim.held(resume=resume) as meta,
+        recorded(folder, claim.progress) as progress,
+    ):
         saved = finished_audit(folder, plan, is_shard=claim.shard is not None) if resume and folder else None
         if saved is not None:
             plan = plan.with_options(trace=())

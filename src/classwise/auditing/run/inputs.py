@@ -56,8 +56,6 @@ def as_classifier(model: nn.Module | Callable[[Any], object], device: str | torc
     wrapped = as_logits(model)
     if lazy := next((name for name, tensor in wrapped.named_parameters() if is_lazy(tensor)), ""):
         raise ClasswiseError(f"parameter {lazy!r} of the model is not initialised; call the model on a batch of images")
-    # The flag of the wrapper only; its submodules keep theirs.
-    wrapped.training = isinstance(model, nn.Module) and model.training
     if device is None:
         return wrapped
     check_device(device)
@@ -212,7 +210,7 @@ def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Mod
     known = named_set(source)
     if known is None or not known.logits or logits != known.parent_logits:
         return model
-    return SelectedLogits(model, known.logits).train(model.training)
+    return SelectedLogits(model, known.logits)
 
 
 def check_outputs(engine: Engine, images: Tensor) -> None:

@@ -124,7 +124,6 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     else:
         classifier = as_classifier(model, device)
     plan = Plan.of(suite, ball, options, device_of(classifier))
-    was_training = any(module.training for module in classifier.modules() if not _is_quantised(module))
     pieces = pieces_of(source, plan.batch_size)
     if plan.asked["grid"] is not None:
         pieces = (stored(piece) for piece in pieces)
@@ -132,10 +131,11 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     if "features" in plan.asked["save"] and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
-    tried = _tried(classifier, plan, source, first)
+    with evaluating(classifier) as was_training:
+        tried = _tried(classifier, plan, source, first)
+        # `LogitsModel` would put a prefix before the names of the parameters.
+        parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
     plan = tried.plan
-    # `LogitsModel` would put a prefix before the names of the parameters.
-    parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
     meta = replace(tried.meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
     settings = settings_of(plan, meta)
     if policy is not None:
@@ -177,11 +177,6 @@ def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
     """The plan of a shard: the radii of its images, no trace and no guards, which follow the merge."""
     threat = plan.threat.of(rows_of(shard, source.y.cpu())) if isinstance(source, Images) else plan.threat
     return replace(plan.with_options(trace=(), guards="off"), threat=threat)
-
-
-def _is_quantised(module: nn.Module) -> bool:
-    """Whether a layer computes in int8: it has no modes, but torch creates it in training mode."""
-    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized"))
 
 
 def _hash_of(parameters: str, classifier: nn.Module) -> str:

@@ -27,6 +27,7 @@ from classwise.core.progress import interruption
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import Level, Seconds, checked
+from classwise.models.modes import evaluating
 from classwise.stats.best_arm import BestArmSearch, Rules, default_sample_size, default_tolerance
 from classwise.stats.intervals import alpha_of
 from classwise.threat.ball import ThreatLike
@@ -108,6 +109,7 @@ def find_worst_class(
         asked = cast("Evaluation", {**options, "cascade": True})
         ready = prepare(model, data, suite, threat, asked)
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
+        stack.enter_context(evaluating(ready.model))
         if folder is not None:
             stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume))
         saved = SavedSearch(None if folder is None else folder.path / ROUNDS)

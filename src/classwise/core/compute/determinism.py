@@ -15,6 +15,7 @@ import torch
 import torch.utils.deterministic
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.shared_context import SharedContext
 
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 """The environment variable that torch and cuBLAS read at the first matrix product on a GPU."""
@@ -29,7 +30,8 @@ _ALERT = re.compile(r"(\S+) does not have a deterministic implementation")
 def deterministic_algorithms(*, enabled: bool = True) -> Iterator[None]:
     """Context in which torch uses deterministic algorithms only, and does not choose those of cuDNN by measurements.
 
-    The settings are those of the process, and are restored at the end. The environment variable `WORKSPACE` is set if
+    The settings are those of the process, and are restored when the last of several threads leaves the context. The
+    environment variable `WORKSPACE` is set if
     it is not, and remains. Uninitialised memory is not filled, since no result depends on it.
 
     Args:
@@ -43,6 +45,18 @@ def deterministic_algorithms(*, enabled: bool = True) -> Iterator[None]:
         yield
         return
     os.environ.setdefault(WORKSPACE, WORKSPACES[0])
+    try:
+        with _shared:
+            yield
+    except RuntimeError as error:
+        reason = _reason(str(error))
+        if not reason:
+            raise
+        raise ClasswiseError(f"precision.deterministic = true: {reason}") from error
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
     cudnn, memory = torch.backends.cudnn, _MEMORY
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     fill, benchmark = memory.fill_uninitialized_memory, cudnn.benchmark
@@ -50,14 +64,12 @@ def deterministic_algorithms(*, enabled: bool = True) -> Iterator[None]:
         torch.use_deterministic_algorithms(True)
         memory.fill_uninitialized_memory, cudnn.benchmark = False, False
         yield
-    except RuntimeError as error:
-        reason = _reason(str(error))
-        if not reason:
-            raise
-        raise ClasswiseError(f"precision.deterministic = true: {reason}") from error
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
         memory.fill_uninitialized_memory, cudnn.benchmark = fill, benchmark
+
+
+_shared = SharedContext(_deterministic)
 
 
 def is_refusal(error: Exception) -> bool:

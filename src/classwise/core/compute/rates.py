@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from classwise.core.compute.operations import operations_of
 from classwise.core.errors import unknown
 
 Kind = Literal["training", "decision", "forward", "gradient"]
@@ -53,14 +52,13 @@ class Rates:
             image: an image, (1, C, H, W).
 
         Example:
+            >>> import torch
             >>> linear = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 10))
             >>> seconds = RATES["h100"].clock(linear, torch.zeros(1, 3, 4, 4))
             >>> round(seconds("training", 23 * 128, lambda: None), 4)  # a step of AT at batch 128
             0.0247
         """
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(image)
-        return self.clock_of(counter.get_total_flops())
+        return self.clock_of(operations_of(model, image))
 
     def clock_of(self, operations: float) -> Clock:
         """Return the clock of a model with this many floating-point operations in a forward pass of an image."""

@@ -12,6 +12,7 @@ import dataclasses
 import hashlib
 import math
 import random
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -146,17 +147,23 @@ def generator_states(device: torch.device) -> tuple[object, ...]:
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Seed the generators of torch, numpy and Python, for code of others; restore them afterwards.
 
+    The generators are those of the process, so only one thread at a time is in this context.
+
     Args:
         seed: from 0 to 2^32 - 1.
         device: the device whose generator is seeded, besides that of the CPU.
     """
-    before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, used by other libraries
-    try:
-        with generators_restored(device):
-            seed_generators(seed, device)
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
-            yield
-    finally:
-        np.random.set_state(before[0])  # noqa: NPY002
-        random.setstate(before[1])
+    with _seeding:
+        before = np.random.get_state(), random.getstate()  # noqa: NPY002  # the global generator, of other libraries
+        try:
+            with generators_restored(device):
+                seed_generators(seed, device)
+                np.random.seed(seed)  # noqa: NPY002
+                random.seed(seed)
+                yield
+        finally:
+            np.random.set_state(before[0])  # noqa: NPY002
+            random.setstate(before[1])
+
+
+_seeding = threading.RLock()

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor
 from classwise.core.errors import ClasswiseError, did_you_mean
 from classwise.core.files.storage import verify
 from classwise.core.settings import limits
+from classwise.core.settings.thread_warnings import warnings_filtered
 from classwise.models.weights import METADATA_KEY
 
 AVERAGED = ("state_dict_ema", "model_ema", "ema")
@@ -117,8 +117,7 @@ def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 def _read_pickle(file: Path) -> object:
     _check_archive(file)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about old pickle protocols
+        with warnings_filtered("ignore"):  # about old pickle protocols
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ClasswiseError(_refusal(file, str(error))) from error

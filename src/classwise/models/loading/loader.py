@@ -40,7 +40,7 @@ from classwise.models.logits import (
     as_logits,
     logits_model_of,
 )
-from classwise.models.modes import evaluating
+from classwise.models.modes import evaluating, set_evaluation_mode
 from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
@@ -329,8 +329,7 @@ def _finished(model: nn.Module, note: str, data: Any, device: str | torch.device
                 f"the model has {in_model[key]} {what} and the data {in_data}; they must be equal{hint}"
             )
     model = model.to(device)
-    for module in model.modules():  # not .eval(), which exported programs refuse
-        module.training = False
+    set_evaluation_mode(model)
     model.loaded = note  # type: ignore[assignment]
     return model
 

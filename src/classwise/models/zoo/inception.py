@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from classwise.models.base import Classifier, channels, pooled, start_for_relu
 
@@ -115,8 +116,10 @@ class Halved(nn.Module):
         return F.avg_pool2d(x, 3, stride=2) if self.mean else F.max_pool2d(x, 3, stride=2)
 
 
-@fx.wrap
 def _at_least_three(x: Tensor) -> Tensor:
+    if has_torch_function_unary(x):  # traced symbolically: one call, since the size is unknown
+        padded: Tensor = handle_torch_function(_at_least_three, (x,), x)
+        return padded
     return F.pad(x, (1, 1, 1, 1)) if min(x.shape[-2:]) < 3 else x
 
 

@@ -41,7 +41,7 @@ from classwise.papers.experiments.weak_classes import clean_logits
 from classwise.testing import assert_robust
 from classwise.threat.ball import Threat
 from classwise.training.batches import sampled_targets
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.evaluation import validation_batch
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

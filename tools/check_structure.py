@@ -45,10 +45,6 @@ LAYERS = (
 """The packages in order: a module imports only from its own package and from earlier ones."""
 
 
-UNORDERED = ("training",)
-"""The packages whose root still imports the folders that import it."""
-
-
 def import_circles() -> Iterator[str]:
     """A line for each import circle of modules, except circles through the package's `__init__`."""
     graph = import_graph()
@@ -163,24 +159,17 @@ def undocumented() -> Iterator[str]:
 
 def violations() -> list[str]:
     """Every violation as one line."""
-    ordered = [layer for layer in LAYERS if layer not in UNORDERED]
-    return [*import_circles(), *wrong_layers(), *folder_circles(ordered), *hooks(), *undocumented()]
-
-
-def known() -> list[str]:
-    """The circles of folders of the packages in `UNORDERED`: printed, not counted."""
-    return list(folder_circles(UNORDERED))
+    return [*import_circles(), *wrong_layers(), *folder_circles(), *hooks(), *undocumented()]
 
 
 def main() -> int:
-    """Print the sizes, the known violations and the violations.
+    """Print the sizes and the violations.
 
     Returns:
         1 if there are any, else 0.
     """
     found = violations()
     sys.stdout.writelines(f"{line}\n" for line in sizes())
-    sys.stdout.writelines(f"known: {line}\n" for line in known())
     sys.stdout.writelines(f"{line}\n" for line in found or [f"{SOURCE.name}: no violation"])
     return int(bool(found))
 

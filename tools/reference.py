@@ -38,7 +38,7 @@ from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria.base import Criterion
 from classwise.training.lr_schedules import MultiStep
 from classwise.training.objectives.base import Objective, Step, TrainingBatch

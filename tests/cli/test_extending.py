@@ -13,7 +13,7 @@ from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.losses import margin
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.config import Share, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.schedules.base import Classes, ClassSchedule
 

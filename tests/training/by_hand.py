@@ -10,7 +10,7 @@ from torch import Tensor
 
 from classwise.threat.ball import Threat
 from classwise.training.averaging import Average
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.schedules.base import Classes
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from classwise.training.averaging import EMA, FAWA, IUTFAWA, SWA, Average, Averager, ChartFAWA
-from classwise.training.classes import Signals
+from classwise.training.classes.signals import Signals
 
 from .by_hand import event_of
 from .test_cfa import weights

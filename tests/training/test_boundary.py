@@ -18,7 +18,7 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.objectives.boundary import Balanced, Friendly, attack_to_boundary, divergence_from_uniform
 from classwise.training.recipe import Recipe

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classwise.threat.ball import Threat
 from classwise.training.averaging import EMA, FAWA, Average, NoAverage
-from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import mean

@@ -20,7 +20,7 @@ from classwise.models import MODELS, build_model
 from classwise.models.zoo.heads import CosineHead
 from classwise.threat.ball import Threat
 from classwise.training import CRITERIA, OBJECTIVES
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria.softmax import Hypersphere, LabelSmoothing, Softmax
 from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.objectives.base import TrainingBatch

@@ -9,10 +9,10 @@ import torch
 
 from classwise.attacks.engine import Engine, Job
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.classes.signals import ClassSettings, ClassSums
+from classwise.training.classes.similarity_weights import class_weights
 from classwise.training.posthoc.validation import validation_split
 from classwise.training.schedules.dafa import DAFA, AverageDAFA
-from classwise.training.similarity_weights import class_weights
 from classwise.training.train import train
 
 from .by_hand import CONFIDENCE, EPSILON, NAN, classes, close

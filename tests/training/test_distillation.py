@@ -18,7 +18,7 @@ from classwise.core.settings.config import make
 from classwise.models.modes import frozen
 from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES, SCHEDULES
-from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.data_parallel import BatchShard
 from classwise.training.folder import Run
 from classwise.training.objectives.base import Step, TrainingBatch

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.finite_checks import FiniteLossCheck, all_finite, likely_cause
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe

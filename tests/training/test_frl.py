@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Step
 from classwise.training.reductions.base import mean, normalised
 from classwise.training.schedules.frl import FRL

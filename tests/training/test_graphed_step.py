@@ -14,7 +14,7 @@ import classwise as cw
 from classwise.core.compute.graphs import WARM_UP, Compared
 from classwise.core.settings.config import configurable
 from classwise.training import graphed_step
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.graphed_step import VERIFIED
 from classwise.training.recipe import Recipe

@@ -14,7 +14,7 @@ from classwise.core.settings.config import make
 from classwise.stats.pareto import pareto_front
 from classwise.threat.ball import Threat
 from classwise.training import SCHEDULES
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria.softmax import Focal, Softmax
 from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.objectives.base import Step, TrainingBatch

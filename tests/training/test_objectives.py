@@ -20,7 +20,7 @@ from classwise.core.settings.config import make
 from classwise.models.modes import frozen
 from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.adversarial import Mart, boosted_cross_entropy
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.objectives.trades import ConfusionWeighted, Trades

@@ -13,7 +13,7 @@ from torch import Tensor
 from classwise.attacks.losses import cross_entropy
 from classwise.stats import metrics
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.penalties import Asymmetry, asymmetry_penalty, soft_confusion

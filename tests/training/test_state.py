@@ -10,7 +10,7 @@ from torch import nn
 
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.training.averaging import Average
-from classwise.training.classes import ALWAYS, ClassSums
+from classwise.training.classes.signals import ALWAYS, ClassSums
 from classwise.training.folder import Run
 from classwise.training.history import History
 from classwise.training.selection import last

@@ -14,7 +14,7 @@ from classwise.attacks.gradient.ascent import PGD
 from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.trades import Trix
 from classwise.training.schedules.targets import FairTAT
 

@@ -10,7 +10,7 @@ import torch
 from scipy import optimize
 
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.temperature import CMP, LIS, Floats, inverse_temperature

@@ -18,7 +18,7 @@ from classwise.core.settings.config import configurable
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.affine import AffineNorms
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.folder import Run
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State

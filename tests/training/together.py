@@ -17,7 +17,7 @@ from classwise.cli import main
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.training import trainer
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.train import train

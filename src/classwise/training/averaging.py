@@ -19,7 +19,7 @@ from torch import Tensor
 from classwise.core.settings.config import Count, NonNegative, Number, Share, configurable
 from classwise.core.settings.description import Described
 from classwise.stats.rational import as_rational, difference
-from classwise.training.classes import Signals
+from classwise.training.classes.signals import Signals
 from classwise.training.worst_classes import Worst, exact_accuracies, resolve_worst, worst_accuracy
 
 Score = Fraction | float

@@ -13,7 +13,7 @@ from classwise.data import Images
 from classwise.data.augment import Augmentation
 from classwise.data.images import to_unit
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import TrainingBatch
 
 _POSITION_SHIFT = 32

@@ -20,7 +20,7 @@ from classwise.models.modes import frozen
 from classwise.threat.ball import Threat, ThreatLike
 from classwise.training.averaging import Average, copied
 from classwise.training.batches import with_settings
-from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.objectives.base import TrainingBatch
 from classwise.training.recipe import Recipe

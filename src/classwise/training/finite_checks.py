@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError, unknown
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.folder import Run
 from classwise.training.recipe import Parts, Recipe
 

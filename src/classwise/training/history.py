@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from classwise.core.files.storage import replacing, write_text
 from classwise.models import save_weights
 from classwise.training.background import BackgroundWriter
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.folder import Run, Which
 from classwise.training.selection import AtFraction, Selection, WithinError
 

@@ -40,7 +40,7 @@ from classwise.training import (
     UPDATES,
 )
 from classwise.training.averaging import Averager
-from classwise.training.classes import ALWAYS, OPTIONAL, ClassSettings
+from classwise.training.classes.signals import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, recipe_names, take_budgets

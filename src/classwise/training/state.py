@@ -16,7 +16,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import verify, write_bytes
 from classwise.training.averaging import Average
-from classwise.training.classes import ClassSums
+from classwise.training.classes.signals import ClassSums
 from classwise.training.history import History
 
 

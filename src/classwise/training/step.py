@@ -16,7 +16,7 @@ from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.compute.rng import CounterRNG
 from classwise.models.affine import AffineNorms
 from classwise.models.modes import frozen
-from classwise.training.classes import ClassSettings, ClassSums
+from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.data_parallel import BatchShard, averaged_buffers
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.recipe import Recipe

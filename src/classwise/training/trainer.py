@@ -23,7 +23,7 @@ from classwise.core.progress.record import recorded
 from classwise.data import Images
 from classwise.training.averaging import Average, Weights
 from classwise.training.background import BackgroundWriter
-from classwise.training.classes import MEASURED, ClassSettings, ClassSums
+from classwise.training.classes.signals import MEASURED, ClassSettings, ClassSums
 from classwise.training.evaluation import Evaluation, class_means
 from classwise.training.finite_checks import FiniteLossCheck, OnNan, all_finite, likely_cause, not_finite_error
 from classwise.training.folder import Run, Which, epoch_weights

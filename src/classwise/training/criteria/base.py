@@ -16,7 +16,7 @@ from torch import Tensor
 from classwise.attacks.losses import cross_entropy
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 
 Base = Callable[[Tensor, Tensor], Tensor]
 """Logits (N, C) and labels (N,) to losses (N,)."""

@@ -13,7 +13,7 @@ from classwise.attacks.losses import cross_entropy
 from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import NonNegative, Positive, Share, configurable
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Base, Criterion, rescaled
 

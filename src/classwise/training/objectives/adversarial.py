@@ -10,7 +10,7 @@ from classwise.attacks.losses import cross_entropy, divergence
 from classwise.core.compute.precision import Forward
 from classwise.core.settings.config import NonNegative, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 

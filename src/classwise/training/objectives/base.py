@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable, describe, make, parse_spec
 from classwise.core.settings.description import Described, PassCounts
 from classwise.threat.ball import Threat
-from classwise.training.classes import ClassSettings, Term
+from classwise.training.classes.signals import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Criterion
 from classwise.training.criteria.softmax import Softmax

@@ -17,7 +17,7 @@ from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import NonNegative, Share, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.adversarial import AdversarialTraining
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, clean_logits, with_fields
 from classwise.training.objectives.trades import Trades

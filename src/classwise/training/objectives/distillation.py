@@ -18,7 +18,7 @@ from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Positive, Share, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 

@@ -14,9 +14,9 @@ from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import NonNegative, Share, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes import ClassSettings, class_sums
+from classwise.training.classes.signals import ClassSettings, class_sums
+from classwise.training.classes.similarity_weights import class_weights
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, clean_logits, with_fields
-from classwise.training.similarity_weights import class_weights
 
 
 @configurable

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Spec, make, parse_spec
-from classwise.training.classes import ClassSettings
+from classwise.training.classes.signals import ClassSettings
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions import REDUCTIONS
 

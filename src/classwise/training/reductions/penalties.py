@@ -8,7 +8,7 @@ from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, Positive, configurable
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings, class_sums
+from classwise.training.classes.signals import ClassSettings, class_sums
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.reductions.base import mean
 

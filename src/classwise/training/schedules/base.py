@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.description import Described
-from classwise.training.classes import ClassSettings, Signals, Term
+from classwise.training.classes.signals import ClassSettings, Signals, Term
 from classwise.training.objectives.base import Step, TrainingBatch
 
 State = dict[str, Tensor]
@@ -62,7 +62,7 @@ class ClassSchedule(Described, ABC):
     one.
     """
 
-    #: The signals (`classwise.training.classes.MEASURED`) that the trainer must measure.
+    #: The signals (`classwise.training.classes.signals.MEASURED`) that the trainer must measure.
     reads: ClassVar[frozenset[str]] = frozenset()
     #: Whether it modifies beta, which the objective must then have.
     needs_beta: ClassVar[bool] = False

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import ClassName, Count, NonNegative, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 Matrix = tuple[tuple[NonNegative, ...], ...]

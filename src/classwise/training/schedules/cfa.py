@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, Number, Share, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import apply_class_weights
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from classwise.training.classes import ClassSettings, Term
+from classwise.training.classes.signals import ClassSettings, Term
 
 BOTH: tuple[Term, ...] = ("clean", "robust")
 

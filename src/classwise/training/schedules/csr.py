@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, Positive, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

@@ -9,10 +9,10 @@ import torch
 
 from classwise.core.errors import warn_once
 from classwise.core.settings.config import Count, NonNegative, configurable
-from classwise.training.classes import ClassSettings, Signals, Term
+from classwise.training.classes.signals import ClassSettings, Signals, Term
+from classwise.training.classes.similarity_weights import class_weights
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights
-from classwise.training.similarity_weights import class_weights
 
 
 @configurable

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.settings.config import Count, NonNegative, Positive, Share, configurable
-from classwise.training.classes import ClassSettings, Signals, Term
+from classwise.training.classes.signals import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights
 

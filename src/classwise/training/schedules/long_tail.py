@@ -16,7 +16,7 @@ from torch import Tensor
 
 from classwise.core.errors import warn_once
 from classwise.core.settings.config import ClassName, NonNegative, Number, Positive, configurable
-from classwise.training.classes import ClassSettings, Signals, Term
+from classwise.training.classes.signals import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.settings.config import NonNegative, Share, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.schedules.class_weighting import apply_class_weights

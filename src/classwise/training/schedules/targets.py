@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from classwise.core.settings.config import ClassName, Positive, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.settings.config import Count, Positive, Share, configurable
-from classwise.training.classes import ClassSettings, Signals
+from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.objectives.base import Step, TrainingBatch
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 

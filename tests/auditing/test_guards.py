@@ -244,6 +244,12 @@ def negating(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return x
 
 
+def repeated() -> Images:
+    """A quarter of the sound images, four times."""
+    data = sound()
+    return Images(*(part[:30].repeat(4, *[1] * (part.ndim - 1)) for part in (data.x, data.y)), data.class_names)
+
+
 TRIPPED: dict[str, Case] = {
     "nan-logits": Case(
         "infinite logits for images with a bright corner", guards_of(model=Wrapped(back=infinite_logits))
@@ -308,6 +314,7 @@ TRIPPED: dict[str, Case] = {
     "same-images": Case(
         "three classes of about the same accuracy", guards_of(data=toys.images(90), threat="Linf:0.05")
     ),
+    "duplicates": Case("the images of a sound audit, each four times", guards_of(data=repeated())),
     "incomplete": Case("outcomes without their last 5 rows", of_columns(shortened)),
     "not-repeatable": Case("a batch size that was halved for lack of memory", of_columns(noted)),
 }

@@ -15,7 +15,7 @@ from classwise.auditing.evaluation.evaluation import FLAGS, Evaluation
 if TYPE_CHECKING:
     from classwise.auditing.evaluation.option import Flag, Option
 
-COMPUTED = ("attacks", "seed", "batch_size", "precision", "device")
+COMPUTED = ("attacks", "seed", "unique", "batch_size", "precision", "device")
 """The options of every command that attacks a model."""
 
 

@@ -20,6 +20,7 @@ from classwise.core.settings import limits
 from classwise.core.settings.accepted import BY_CONTENT
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_name, checked_names, checked_text
+from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.layout import CHANNELS_FIRST, looks_channels_last
 from classwise.stats.counts import whole_numbers
 
@@ -223,6 +224,19 @@ class Images:
         if not len(part):
             raise ClasswiseError(f"{self.name}: the selection of rows is empty")
         return part
+
+    def unique(self) -> Images:
+        """The images without duplicates: of images with equal pixels and labels the first one.
+
+        Example:
+            >>> import torch
+            >>> import classwise as cw
+            >>> images = cw.Images(torch.tensor([0.0, 1.0, 0.0]).reshape(3, 1, 1, 1), torch.tensor([0, 1, 0]))
+            >>> images.unique().index.tolist()
+            [0, 1]
+        """
+        rows = first_rows(content_hashes(self.x, self.y))
+        return self if len(rows) == len(self) else self.take(torch.from_numpy(rows))
 
     @checked
     def renamed(self, name: str) -> Images:

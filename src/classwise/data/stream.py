@@ -19,6 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import build
 from classwise.core.settings.names import checked_names, checked_text
+from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
 from classwise.data.layout import channels_first
@@ -79,6 +80,7 @@ class Stream:
         self._source: Any = source
         self._device = torch.device("cpu")
         self._spent = False
+        self._unique = False
         self._digest = ""
         self._counts: Tensor | None = None
         if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
@@ -91,7 +93,7 @@ class Stream:
 
     @property
     def expected(self) -> int | None:
-        """Expected number of images per pass, for progress bars; None if the source has no length."""
+        """Expected number of images per pass, with duplicates, for progress bars; None if the source has no length."""
         sized: Any = self._source.sampler if isinstance(self._source, DataLoader) else self._source
         try:
             return len(sized)
@@ -103,6 +105,12 @@ class Stream:
         moved = copy.copy(self)
         moved._device = torch.device(device)
         return moved
+
+    def unique(self) -> Stream:
+        """A copy without duplicates: of images with equal pixels and labels the first one; batches may be smaller."""
+        unique = copy.copy(self)
+        unique._unique = True
+        return unique
 
     def named(self, class_names: Sequence[str]) -> Stream:
         """A copy with class names."""
@@ -129,13 +137,20 @@ class Stream:
         if size < 1:
             raise ClasswiseError(f"batch size {size}: must be at least 1")
         pixels, labels = hashlib.sha256(), hashlib.sha256()
-        start, counts = 0, torch.zeros(self.num_classes or 0, dtype=torch.int64)
+        start, counts, known = 0, torch.zeros(self.num_classes or 0, dtype=torch.int64), set[int]()
         for x, y in _rebatch(self._pieces(), size):
+            index = torch.arange(start, start + len(y))
+            start += len(y)
+            if self._unique:
+                hashes = content_hashes(x, y)
+                rows = torch.tensor([row for row in first_rows(hashes).tolist() if int(hashes[row]) not in known])
+                known.update(hashes.tolist())
+                if not len(rows):
+                    continue
+                index, x, y = index[rows], x[rows], y[rows]  # noqa: PLW2901  # without duplicates
             unit = to_unit(x) if x.dtype == torch.uint8 else x
             pixels.update(unit.contiguous().numpy().data)
             labels.update(y.numpy().data)
-            index = torch.arange(start, start + len(y))
-            start += len(y)
             more = torch.bincount(y, minlength=len(counts))
             more[: len(counts)] += counts
             counts = more

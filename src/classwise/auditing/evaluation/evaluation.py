@@ -110,6 +110,17 @@ class Computed(TypedDict, total=False):
             flag=Flag(int, "Seed of the attacks and of --subset.", "N", "Compute"),
         ),
     ]
+    unique: Annotated[
+        "bool",
+        Option(
+            False,
+            Decides.ESTIMATE,
+            "evaluate each image once: of images with equal pixels and labels the first one. Duplicates are no further "
+            "evidence about new images, and make intervals too narrow.",
+            flag=Flag(bool, "Evaluate each image once, without duplicates of pixels and label.", panel="Data"),
+            texts={True: "each image once", False: "with duplicates"},
+        ),
+    ]
 
 
 class Sharded(Computed, total=False):

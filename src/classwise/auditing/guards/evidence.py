@@ -23,6 +23,7 @@ from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
+from classwise.data.duplicates import Duplicates
 from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
@@ -275,6 +276,7 @@ class Evidence:
         untrained: whether the weights are the initial weights of a network of the zoo.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         overwrites: whether the model writes into its input.
+        duplicates: how often each image that was read occurs; None if there are no images.
         training_attack: the attack that the model was trained with, if known.
         probe: the model and a sample; None without a model, or if the time limit is reached.
     """
@@ -285,6 +287,7 @@ class Evidence:
     untrained: bool = False
     no_gradient: str = ""
     overwrites: bool = False
+    duplicates: Duplicates | None = None
     training_attack: Attack | None = None
     probe: Probe | None = None
 

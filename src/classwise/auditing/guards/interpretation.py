@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.guards.evidence import Evidence, Result, guard, percent
@@ -73,6 +75,28 @@ def same_images(evidence: Evidence) -> Result:
         f"{what}; selected on one half and measured on the other: {percent(least.split)}.",
         least.split - least.plug_in,
     )
+
+
+EFFECTIVE = 0.9
+"""Threshold on the effective share of the images, of all or of one class; at 0.9 intervals are 5 % too narrow."""
+
+
+@guard()
+def duplicates(evidence: Evidence) -> Result:
+    """Some images occur several times, so that intervals for new images are too narrow."""
+    found = evidence.duplicates
+    if found is None or not found.distinct:
+        return None
+    images, effective = found.images, found.effective
+    total, overall = int(images.sum()), found.effective_overall
+    shares = np.divide(effective, images, out=np.ones_like(effective), where=images > 0)
+    least = int(shares.argmin())
+    if overall >= EFFECTIVE * total and shares[least] >= EFFECTIVE:
+        return None
+    what = f"{found.distinct:,} of {total:,} images are different, and the others are duplicates"
+    part = f"of {evidence.name_of(least)} {images[least]:,} as many as {effective[least]:,.0f}"
+    effect = f"intervals are too narrow, since they count as many as {overall:,.0f} different images ({part})"
+    return f"{what}; {effect}: evaluate each image once, with --unique.", overall
 
 
 @guard()

@@ -150,6 +150,8 @@ def audit_corruptions(
     pairs = [(corruption, severity) for corruption in corruptions for severity in severities]
     if not pairs or len(set(pairs)) < len(pairs):
         raise ClasswiseError("corruptions and severities: give at least one of each, and each once")
+    if options.get("unique") and isinstance(data, Images):
+        data = data.unique()  # equal images have different corruptions
     audits: dict[tuple[str, int], Audit] = {}
     with listening(progress) as listener:
         for corruption, severity in pairs:

@@ -234,6 +234,7 @@ class _Finish:
             untrained=inputs.untrained,
             no_gradient=inputs.no_gradient,
             overwrites=overwrites,
+            duplicates=self.attacked.duplicates,
             training_attack=training_attack,
             probe=probe,
         )

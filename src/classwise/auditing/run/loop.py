@@ -37,6 +37,7 @@ from classwise.core.compute.transfers import to_device
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import interruption
 from classwise.core.progress.listener import Progress
+from classwise.data.duplicates import Duplicates
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import Threat
@@ -69,6 +70,7 @@ class Attacked:
     Attributes:
         engine: the engine at the end, whose batch size may be smaller than at the beginning.
         images: number of images, over all processes; None unless all of them were read.
+        duplicates: how often each image occurs, for the guards.
         sample: the images for the guards, classes in turn, and their threat; None without images.
         traces: the traces, a frame for each attack.
         facts: why gradients were not computed on a fused copy of the model, and why the steps of attacks were not CUDA
@@ -77,6 +79,7 @@ class Attacked:
 
     engine: Engine
     images: int | None
+    duplicates: Duplicates
     sample: tuple[Batch, Threat] | None
     traces: list[pd.DataFrame]
     facts: Mapping[str, Any]
@@ -149,13 +152,15 @@ class AttackLoop:
         A request to stop (see `classwise.core.progress.interruption`) takes effect after the next block of finished
         images; finished rows are written.
         """
-        images, complete = 0, False
+        images, complete, duplicates = 0, False, Duplicates()
         sample: tuple[Batch, Threat] | None = None
         traces: list[pd.DataFrame] = []
         try:
             with interruption.deferred():
                 for piece in self.inputs.pieces:
                     images += len(piece)
+                    if self.plan.asked["guards"] != "off":
+                        duplicates.add(piece.x, piece.y)
                     order = balanced_order(piece.y.cpu())
                     if sample is None:
                         sample = piece.batch(order[:SAMPLE]), self.plan.threat.of(order[:SAMPLE])
@@ -172,7 +177,7 @@ class AttackLoop:
                 stop.add_note(f"{self.writer.count():,} outcomes are saved in {self.writer.folder}")
             raise
         facts = {kind: found.get("", found) for kind, found in self._reasons.items() if kind != "not_reduced"}
-        return Attacked(self.engine, images if complete else None, sample, traces, facts)
+        return Attacked(self.engine, images if complete else None, duplicates, sample, traces, facts)
 
     def _attack_piece(self, images: Images, order: Tensor) -> None:
         """Run all passes on the images of this process in a piece."""

@@ -48,6 +48,7 @@ from classwise.core.compute.precision import FLOAT32, precision_of
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, first_line
 from classwise.core.progress.listener import Progress
+from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
@@ -118,6 +119,8 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         check_groupings([grouping], suite.attacks)
     no_threat = Threat("Linf", 0.0) if not suite.attacks and threat is None else None
     ball = no_threat or threat_for(source, threat)
+    if options.get("unique"):
+        source, ball = _unique(source, ball)
     device = options.get("device")
     if isinstance(model, str | os.PathLike):
         classifier = load_model(model, data=source, device=device or "cpu")
@@ -157,6 +160,14 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         large_radius=large_radius_text(ball, first.shape),
         settings=settings,
     )
+
+
+def _unique(source: Images | Stream, ball: Threat) -> tuple[Images | Stream, Threat]:
+    """The data without duplicates, and the radii of the images that remain."""
+    if not isinstance(source, Images):
+        return source.unique(), ball
+    rows = torch.from_numpy(first_rows(content_hashes(source.x, source.y)))
+    return source.unique(), ball.of(rows)
 
 
 def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:

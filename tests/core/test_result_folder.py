@@ -64,8 +64,14 @@ def test_a_curve_and_a_worst_class_search_do_not_share_a_folder(tmp_path: Path) 
         ({"schema_version": 2, "settings": SETTINGS}, ""),  # written before markers had a kind
         ({"schema_version": 99, "settings": SETTINGS}, "schema_version 99 is newer than the 2 supported here"),
         ({"schema_version": 1, "settings": SETTINGS}, "schema_version 1 is older than the 2 supported here"),
-        ({"settings": SETTINGS}, "search.json is damaged .no key 'schema_version'.; start the curve again in another"),
-        ({"schema_version": 2, "settings": []}, "search.json is damaged .no key 'settings'."),
+        (
+            {"settings": SETTINGS},
+            "search.json is damaged .schema_version is missing.; start the curve again in another",
+        ),
+        (
+            {"schema_version": 2, "settings": []},
+            "search.json is damaged .settings = .*Input should be an object.",
+        ),
         ([], "search.json is damaged .not a JSON object."),
     ],
 )

@@ -100,6 +100,6 @@ def test_bad_split_files(tmp_path: Path) -> None:
     check_refused("cannot read", load_split, file)
     for text in ("{", "[]", '{"schema_version": 1}'):
         file.write_text(text)
-        check_refused("not a split", load_split, file)
+        check_refused("is damaged", load_split, file)
     file.write_text(json.dumps({"schema_version": 99, "fingerprint": "", "parts": {}}))
     check_refused("newer", load_split, file)

@@ -177,6 +177,9 @@ def test_check_names_the_damaged_files(runner: Runner, run: Run) -> None:
         file.write_bytes(content)
     line = runner.run(["report", run.path, "--check"], run.path).refusal()
     assert "2 of 10 files with a checksum are damaged: checkpoints/state.pt, events.jsonl" in line
+    run.events_file.unlink()
+    line = runner.run(["report", run.path, "--check"], run.path).refusal()
+    assert "are damaged: checkpoints/state.pt; 1 of 10 files with a checksum are missing: events.jsonl" in line
 
 
 def test_a_damaged_state_is_not_resumed(runner: Runner, run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -14,6 +15,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files import storage
 from classwise.core.files.storage import (
     CHECKSUMS,
+    ResultFolder,
+    check_files,
     check_writable,
     is_unused,
     matches,
@@ -135,8 +138,8 @@ def test_concurrent_writers_lose_no_checksum(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    valid, damaged, unverified = storage.check_files(tmp_path)
-    assert (len(valid), damaged, unverified) == (80, [], [])
+    valid, damaged, missing, unverified = storage.check_files(tmp_path)
+    assert (len(valid), damaged, missing, unverified) == (80, [], [], [])
 
 
 def test_a_file_copied_without_its_checksum_is_read_unverified(tmp_path: Path) -> None:
@@ -144,3 +147,74 @@ def test_a_file_copied_without_its_checksum_is_read_unverified(tmp_path: Path) -
     assert matches(tmp_path / "a") is None
     verify(tmp_path / "a")
     verify(tmp_path / "missing")
+
+
+def result_with_parts(folder: Path) -> Path:
+    """The folder of an audit with two parts in a subfolder that has checksums of its own."""
+    ResultFolder(folder, "audit").write(settings={})
+    for name in ("outcomes/part-0", "outcomes/part-1", "artifacts/logits/part-0"):
+        write_text(folder / name, name, checksum=True)
+    return folder
+
+
+@pytest.mark.parametrize("removed", ["outcomes/part-1", "outcomes/checksums.txt", "audit.json"])
+def test_missing_files_are_named(removed: str, tmp_path: Path) -> None:
+    folder = result_with_parts(tmp_path)
+    assert check_files(folder).missing == []
+    (folder / removed).unlink()
+    assert check_files(folder).missing == [folder / removed]
+
+
+@pytest.mark.parametrize("removed", ["outcomes", "artifacts/logits", "artifacts"])
+def test_missing_folders_are_named(removed: str, tmp_path: Path) -> None:
+    folder = result_with_parts(tmp_path)
+    shutil.rmtree(folder / removed)
+    assert [path.is_relative_to(folder / removed) for path in check_files(folder).missing] == [True]
+
+
+def test_what_is_no_file_in_the_place_of_one_is_damaged(tmp_path: Path) -> None:
+    folder = result_with_parts(tmp_path)
+    (folder / "outcomes/part-0").unlink()
+    os.mkfifo(folder / "outcomes/part-0")
+    (folder / "outcomes/part-1").unlink()
+    (folder / "outcomes/part-1").mkdir()
+    assert check_files(folder).damaged == [folder / "outcomes/part-0", folder / "outcomes/part-1"]
+    with pytest.raises(ClasswiseError, match="part-0 is not a regular file"):
+        verify(folder / "outcomes/part-0")
+
+
+def test_files_that_were_removed_on_purpose_are_not_missing(tmp_path: Path) -> None:
+    folder = result_with_parts(tmp_path)
+    storage.remove(folder / "outcomes/part-0")
+    (folder / "outcomes/part-1").unlink()
+    storage.note_missing_files(folder / "outcomes")  # what a resumed audit does
+    storage.note_removal(folder / "artifacts/logits")
+    shutil.rmtree(folder / "artifacts")
+    assert check_files(folder).missing == []
+    write_text(folder / "outcomes/part-0", "outcomes/part-0", checksum=True)
+    write_text(folder / "artifacts/logits/part-0", "new", checksum=True)
+    (folder / "outcomes/part-0").unlink()
+    (folder / "artifacts/logits/checksums.txt").unlink()
+    assert check_files(folder).missing == [folder / "artifacts/logits/checksums.txt", folder / "outcomes/part-0"]
+
+
+def test_a_write_that_fails_before_the_rename_leaves_no_missing_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(KeyboardInterrupt):
+            write_text(tmp_path / "a", "content", checksum=True)
+    assert check_files(tmp_path) == ([], [], [], [])
+
+
+def test_a_writer_that_was_killed_before_the_rename_leaves_no_missing_file(tmp_path: Path) -> None:
+    write_text(tmp_path / "a", "content", checksum=True)
+    (temporary := tmp_path / f".a.{storage._HOST}.abcd1234.tmp").write_text("")
+    (tmp_path / "a").unlink()
+    assert check_files(tmp_path).missing == []
+    storage.remove_stale_temporaries(tmp_path)
+    assert (temporary.exists(), check_files(tmp_path).missing) == (False, [])

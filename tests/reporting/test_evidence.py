@@ -181,6 +181,9 @@ def test_files_that_were_changed_with_the_manifest_are_found(report: build.Evide
     assert build.verify(report.folder) == []
     found = edited(report, "evidence.json", lambda text: text.replace('"verdict": "passed"', '"verdict": "failed"'))
     assert found[0] == "evidence.json: verdict differs from what the audits and the policy give"
+    for change in (json.dumps, lambda facts: json.dumps({**facts, "schema_version": True}, indent=2)):
+        found = edited(report, "evidence.json", lambda _, change=change: change(report.facts))  # type: ignore[misc]
+        assert re.match("evidence.json(: schema_version differs| has the values that .*, but other bytes)", found[0])
     for damage in ('{"policy": ', "[]", "{"):
         (line,) = edited(report, "evidence.json", lambda _, damage=damage: damage)  # type: ignore[misc]
         assert "is damaged" in line

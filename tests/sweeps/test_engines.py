@@ -68,8 +68,8 @@ def test_a_queue_that_does_not_answer_ends_no_job(
 
 def test_the_status_of_an_ended_job(tmp_path: Path) -> None:
     assert slurm._status(tmp_path, 0) == -9
-    record(tmp_path, event="start")
+    record(tmp_path, attempt="a", event="start", host="here")
     assert slurm._status(tmp_path, 0) == -9
-    record(tmp_path, event="end", status=3)
+    record(tmp_path, attempt="a", event="end", status=3)
     assert slurm._status(tmp_path, 0) == 3
     assert slurm._status(tmp_path, 2) == -9  # the job of a later submission has left no line

@@ -60,7 +60,7 @@ def test_several_processes_are_started_by_torchrun(tmp_path: Path) -> None:
     ("facts", "said"),
     [
         ([], "is damaged (not a JSON object)"),
-        ({"calls": [AUDIT]}, "is damaged (no key 'schema_version')"),
+        ({"calls": [AUDIT]}, "is damaged (schema_version is missing)"),
         (job(AUDIT, schema_version=2), "schema_version 2 is newer than the 1 supported here"),
         (job(AUDIT, calls=[]), "calls = []: must be a list of calls"),
         (job(AUDIT, calls="audit"), "calls = 'audit': must be a list of calls"),
@@ -104,8 +104,8 @@ def test_other_files_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
     deep.mkdir()
     (deep / JOB).write_text("[" * 100_000)
     tried = {
-        (path,): f"{path} is not a file of at most 1 MiB, as a job is",
-        (str(tmp_path / "folder" / JOB),): "is not a file of at most 1 MiB, as a job is",
+        (path,): f"{path} is larger than 1 MiB, the limit for such a file",
+        (str(tmp_path / "folder" / JOB),): "is a folder; give a file",
         (str(deep / JOB),): "is damaged (not JSON)",
         (str(tmp_path / "none" / JOB),): f"cannot read {tmp_path / 'none' / JOB}: No such file or directory",
         (str(tmp_path / "task.json"),): "task.json' is not the path of a job.json; give one, as in python -m ",

@@ -39,8 +39,8 @@ def test_an_attempt_that_was_killed_has_no_end(tmp_path: Path) -> None:
 
 
 def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "attempts.jsonl").write_text('{"event": "start"}\n{"event": "en')
-    assert attempts(tmp_path) == [{"event": "start"}]
+    (tmp_path / "attempts.jsonl").write_text('{"event": "changed"}\n{"event": "en')
+    assert attempts(tmp_path) == [{"event": "changed"}]
 
 
 def test_a_task_runs_once_at_a_time(tmp_path: Path) -> None:

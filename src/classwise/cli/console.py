@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from classwise.core.errors import printable
-from classwise.core.files.json_values import json_value
+from classwise.core.files.json_values import json_text, json_value
 from classwise.core.progress import interruption
 from classwise.core.progress.display import Bar, Lines, discard, duration, is_closed, print_error
 from classwise.core.progress.display import progress_display as progress
@@ -152,4 +151,4 @@ def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], title:
 
 def show_json(value: Any) -> None:
     """Print one JSON value; NaN becomes null, arrays become lists, and what JSON does not have becomes text."""
-    typer.echo(json.dumps(json_value(value), indent=2, ensure_ascii=False, default=str))
+    typer.echo(json_text(json_value(value), indent=2, ensure_ascii=False, default=str))

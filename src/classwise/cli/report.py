@@ -137,14 +137,18 @@ def _check(folder: Path) -> None:
     """Verify the checksums of a folder.
 
     Raises:
-        ClasswiseError: if a file differs; it names the first ones.
+        ClasswiseError: if a file differs or is missing; it names the first ones.
     """
     from classwise.core.files.storage import check_files
 
-    valid, damaged, unverified = check_files(folder)
-    if damaged:
-        names = ", ".join(str(path.relative_to(folder)) for path in damaged[:NAMED])
-        more = f" and {len(damaged) - NAMED} more" if len(damaged) > NAMED else ""
-        files = f"{len(damaged)} of {len(valid) + len(damaged)} files with a checksum"
-        raise ClasswiseError(f"{folder}: {files} are damaged: {names}{more}")
+    valid, damaged, missing, unverified = check_files(folder)
+    problems = []
+    for paths, state in ((damaged, "damaged"), (missing, "missing")):
+        if paths:
+            names = ", ".join(str(path.relative_to(folder)) for path in paths[:NAMED])
+            more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+            files = f"{len(paths)} of {len(valid) + len(damaged) + len(missing)} files with a checksum"
+            problems.append(f"{files} are {state}: {names}{more}")
+    if problems:
+        raise ClasswiseError(f"{folder}: {'; '.join(problems)}")
     console.echo(f"{len(valid)} files match their checksums, {len(unverified)} have no checksum")

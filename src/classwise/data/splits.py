@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.files.storage import write_text
+from classwise.core.files.storage import read_json, write_json
 
 
 def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -82,6 +84,15 @@ def _rank_in_class(y: Tensor, seed: int, purpose: str) -> Tensor:
     return rank
 
 
+class _Versioned(TypedDict):
+    schema_version: int
+
+
+class _Split(_Versioned):
+    fingerprint: str
+    parts: dict[str, list[Annotated[int, pydantic.Field(ge=0)]]]
+
+
 def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fingerprint: str = "") -> None:
     """Write the row numbers of named parts of a data set as JSON.
 
@@ -95,7 +106,7 @@ def save_split(path: str | os.PathLike[str], parts: Mapping[str, Tensor], *, fin
     """
     rows = {name: part.tolist() for name, part in parts.items()}
     content = {"schema_version": SCHEMA_VERSIONS["split"], "fingerprint": fingerprint, "parts": rows}
-    write_text(path, json.dumps(content) + "\n")
+    write_json(path, content)
 
 
 def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[str, Tensor]:
@@ -111,17 +122,11 @@ def load_split(path: str | os.PathLike[str], *, fingerprint: str = "") -> dict[s
     Raises:
         ClasswiseError: if the file is missing, invalid, of another schema version, or for another data set.
     """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        version = int(content["schema_version"])
-        if version <= SCHEMA_VERSIONS["split"]:
-            stored = str(content["fingerprint"])
-            parts = {str(name): torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
-    except OSError as error:
-        raise ClasswiseError(f"cannot read the split {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ClasswiseError(f"{path} is not a split written by classwise; restore it from a copy") from error
+    version = read_json(Path(path), kind=_Versioned)["schema_version"]
     check_schema_version(version, SCHEMA_VERSIONS["split"], str(path))
+    content = read_json(Path(path), kind=_Split)
+    stored = content["fingerprint"]
+    parts = {name: torch.tensor(rows, dtype=torch.int64) for name, rows in content["parts"].items()}
     if fingerprint and stored and fingerprint != stored:
         raise ClasswiseError(
             f"{path} is a split of other data (fingerprint {stored[:12]}, here {fingerprint[:12]}); create a new split"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +15,9 @@ import pydantic
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.json_values import json_value
+from classwise.core.files.reading import parse_json, read_bytes
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.files.storage import write_text
+from classwise.core.files.storage import write_json
 from classwise.core.version import __version__
 from classwise.papers import catalogue
 from classwise.papers.claims import Answer, Measurement, Verdict, correct_jointly
@@ -210,7 +210,7 @@ class Result:
     def save(self, path: Path) -> None:
         """Write the result as JSON, atomically."""
         plain = {"schema_version": SCHEMA_VERSIONS["experiment"], **self.to_json()}
-        write_text(path, json.dumps(plain, indent=1, ensure_ascii=False) + "\n")
+        write_json(path, plain, indent=1, ensure_ascii=False)
 
     @staticmethod
     def load(path: Path) -> Result:
@@ -221,7 +221,7 @@ class Result:
         """
         damaged = f"{path} is damaged; run the experiment again"
         try:
-            plain = json.loads(path.read_text(encoding="utf-8"))
+            plain = parse_json(read_bytes(path))
             version = int(plain.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error

@@ -17,9 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
+import pydantic
 from torch import nn
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.evaluation.evaluation import STORED, Evaluation, complete
 from classwise.auditing.run.audit import Audit, audit
@@ -27,7 +29,7 @@ from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.core.compute.precision import FAST
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
-from classwise.core.files.storage import ResultFolder, write_text
+from classwise.core.files.storage import ResultFolder, read_json, write_json
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.config import Spec
 from classwise.core.version import __version__
@@ -301,27 +303,31 @@ class Store:
         return tuple(sorted((self.path / "runs").glob("*/recipe.yaml")))
 
 
+State = Literal["stopped", "running", "done"]
+
+
+class _Saved(TypedDict):
+    seconds: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] | None
+    state: State
+
+
 @dataclass
 class _Record:
     """Duration of a piece of work, saved as a JSON file in the store; the state is stopped, running or done."""
 
     file: Path
     seconds: float | None
-    state: str
+    state: State
 
     @staticmethod
     def read(file: Path, *, exists: bool) -> _Record:
         """Read the saved record; ``exists``: whether the folder of the result exists."""
         if not exists:  # nothing was done yet, or its result was removed
             return _Record(file, 0.0, "stopped")
-        if not file.is_file():
+        if not file.exists():
             return _Record(file, None, "stopped")
-        try:
-            record = json.loads(file.read_text(encoding="utf-8"))
-            seconds = None if record["seconds"] is None else float(record["seconds"])
-            return _Record(file, seconds, str(record["state"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ClasswiseError(f"{file}: damaged file; delete it") from error
+        record = read_json(file, "delete it", kind=_Saved)
+        return _Record(file, record["seconds"], record["state"])
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -333,7 +339,7 @@ class _Record:
             self.seconds = None
         started = time.monotonic()
         self._write("running")
-        state = "stopped"
+        state: State = "stopped"
         try:
             yield
             state = "done"
@@ -341,9 +347,9 @@ class _Record:
             self.seconds = None if self.seconds is None else round(self.seconds + time.monotonic() - started, 3)
             self._write(state)
 
-    def _write(self, state: str) -> None:
+    def _write(self, state: State) -> None:
         self.state = state
-        write_text(self.file, json.dumps({"seconds": self.seconds, "state": state}) + "\n")
+        write_json(self.file, {"seconds": self.seconds, "state": state})
 
 
 _USUAL: Evaluation = {"early_stop": False, "cascade": False, "precision": FAST}

@@ -8,14 +8,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
+import pydantic
 import yaml
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.run.audit_folder import SWEEP
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_text
+from classwise.core.files.reading import damaged, read_lines
 from classwise.core.files.schema import check_schema_version
-from classwise.core.files.storage import check_writable, is_unused, read_json, verify, write_text
+from classwise.core.files.storage import check_writable, is_unused, read_json, verify, write_json, write_text
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import record
 from classwise.training.folder import Run
@@ -92,6 +96,16 @@ class Cell:
         return {name: _yaml(value) for name, value in self.overrides.items()}
 
 
+class Settings(TypedDict):
+    """The content of ``sweep.json``."""
+
+    schema_version: int
+    device: NotRequired[str]
+    processes: NotRequired[Annotated[int, pydantic.Field(ge=1)]]
+    gpus: NotRequired[Annotated[int, pydantic.Field(ge=0)]]
+    executor: NotRequired[dict[str, Any]]
+
+
 def slug(text: str) -> str:
     """The text with every character replaced that is unusual in the name of a folder."""
     return re.sub(r"[^\w.+-]+", "_", text).strip("-.") or "_"
@@ -123,10 +137,9 @@ class SweepFolder:
         folder = SweepFolder(Path(path))
         if folder.path.is_file():
             raise ClasswiseError(f"{path} is a file; give the folder of a sweep")
-        if not folder.cells_file.is_file():
+        if not folder.cells_file.exists():
             raise ClasswiseError(f"{path} contains no sweep; start one with: classwise sweep plan.yaml --out {path}")
-        settings = read_json(folder.settings_file, keys={"schema_version": int})
-        check_schema_version(settings["schema_version"], SCHEMA_VERSION, str(path))
+        folder.settings()
         return folder
 
     def check_new(self) -> None:
@@ -169,18 +182,24 @@ class SweepFolder:
         Raises:
             ClasswiseError: if the file is damaged.
         """
-        if not self.cells_file.is_file():
-            return []
         verify(self.cells_file)
-        try:
-            lines = self.cells_file.read_text(encoding="utf-8").splitlines()
-            return [Cell(**json.loads(line)) for line in lines]
-        except (OSError, ValueError, TypeError) as error:
-            raise ClasswiseError(f"{self.cells_file} is damaged ({error}); restore it from a copy") from error
+        cells, problems = read_lines(self.cells_file, Cell)
+        if problems:
+            raise ClasswiseError(problems[0])
+        names = [cell.name for cell in cells]
+        if len(set(names)) < len(names):
+            raise damaged(str(self.cells_file), "two cells of one name")
+        return cells
 
-    def settings(self) -> dict[str, Any]:
-        """Read where and how the cells run."""
-        return read_json(self.settings_file)
+    def settings(self) -> Settings:
+        """Read where and how the cells run.
+
+        Raises:
+            ClasswiseError: if the file is damaged, or has another schema version.
+        """
+        settings = read_json(self.settings_file, kind=Settings)
+        check_schema_version(settings["schema_version"], SCHEMA_VERSION, str(self.path))
+        return settings
 
     def write(self, cells: Sequence[Cell], plan: str, settings: Mapping[str, Any]) -> None:
         """Write the cells, their tasks, a copy of the plan, and where and how the cells run.
@@ -199,13 +218,13 @@ class SweepFolder:
         for cell in cells:
             if cell.name in before:
                 self._check_same(before[cell.name], cell)
-        write_text(self.settings_file, json.dumps({"schema_version": SCHEMA_VERSION, **settings}, indent=1) + "\n")
+        write_json(self.settings_file, {"schema_version": SCHEMA_VERSION, **settings}, indent=1)
         for cell in cells:
             self.write_task(cell, settings)
             if cell.name in before and before[cell.name] != cell:
                 record(self.task(cell), event=CHANGED)
         write_text(self.path / "plan.yaml", plan)
-        lines = "".join(json.dumps(dataclasses.asdict(cell)) + "\n" for cell in cells)
+        lines = "".join(json_text(dataclasses.asdict(cell)) + "\n" for cell in cells)
         write_text(self.cells_file, lines, checksum=True)
 
     def write_task(self, cell: Cell, settings: Mapping[str, Any]) -> None:

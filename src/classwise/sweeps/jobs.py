@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import pydantic
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import check_schema_version
-from classwise.core.files.storage import read_json, write_text
+from classwise.core.files.storage import read_json, write_json
 from classwise.core.settings import limits
 from classwise.core.settings.config import Count, build, configurable, explain
 
@@ -105,6 +106,10 @@ def _variables(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
+class _Versioned(TypedDict):
+    schema_version: int
+
+
 @configurable
 class Job:
     """Calls that are made one after the other, each in processes of its own, until one fails.
@@ -143,7 +148,7 @@ class Job:
             ClasswiseError: if it cannot be written.
         """
         facts = {"schema_version": SCHEMA_VERSION, **dataclasses.asdict(self)}
-        write_text(folder / JOB, json.dumps(facts, indent=1) + "\n")
+        write_json(folder / JOB, facts, indent=1)
 
     @staticmethod
     def read(path: Path) -> Job:
@@ -157,9 +162,7 @@ class Job:
                 f"{path.with_name(_EARLIER)} is of an earlier version, and {path.name} is missing; repeat the command "
                 "that wrote it with --resume, or use classwise sweep resume"
             )
-        if path.exists() and (not path.is_file() or path.stat().st_size > limits.JOB_BYTES):
-            raise ClasswiseError(f"{path} is not a file of at most {limits.JOB_BYTES >> 20} MiB, as a job is")
-        values = read_json(path, keys={"schema_version": int})
+        values: dict[str, Any] = {**read_json(path, kind=_Versioned, limit=limits.JOB_BYTES)}
         check_schema_version(values.pop("schema_version"), SCHEMA_VERSION, str(path))
         return build(Job, values, f"job {str(path)!r}")
 

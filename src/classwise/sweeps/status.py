@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import platform
 import sys
@@ -13,13 +13,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from classwise.core.files.ownership import OWNER, STALE_SECONDS
+from classwise.core.errors import ClasswiseError
+from classwise.core.files.ownership import OWNER, STALE_SECONDS, read_owner
+from classwise.core.files.reading import open_regular
 from classwise.core.progress.display import duration
 from classwise.core.progress.interruption import STOP_SIGNALS
 from classwise.core.progress.record import read_progress
 from classwise.core.settings.arguments import checked
 from classwise.sweeps.cells import CHANGED, Cell, SweepFolder
-from classwise.sweeps.tasks import LOG, attempts
+from classwise.sweeps.tasks import LOG, Start, read_attempts
 
 if sys.platform != "win32":
     import fcntl
@@ -47,7 +49,7 @@ class CellStatus:
         done: finished units of the stage; None if unknown.
         total: all units of the stage; None if unknown.
         left: time left of the stage, such as ``about 3 min``; empty if unknown.
-        error: the last line of the error of a failed cell.
+        error: the last line of the error of a failed cell, and the first damaged line of its records.
     """
 
     name: str
@@ -95,9 +97,15 @@ def sweep_status(folder: str | Path) -> list[CellStatus]:
 
 
 def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
-    """The status of one cell."""
+    """The status of one cell; damaged lines of its attempts are left out, and the first one is in its error."""
+    lines, problems = read_attempts(sweep.task(cell))
+    status = _status_by(sweep, cell, lines)
+    return dataclasses.replace(status, error="; ".join(filter(None, (status.error, *problems[:1]))))
+
+
+def _status_by(sweep: SweepFolder, cell: Cell, lines: Sequence[Any]) -> CellStatus:
+    """The status of a cell by the events of its attempts."""
     task = sweep.task(cell)
-    lines = attempts(task)
     starts = [line for line in lines if line["event"] == "start"]
     if not starts:
         return CellStatus(cell.name, "queued")
@@ -118,12 +126,12 @@ def cell_status(sweep: SweepFolder, cell: Cell) -> CellStatus:
     return CellStatus(state="failed", **about, error=_error(task, start, status))
 
 
-def _has_new_model(cell: Cell, start: dict[str, Any]) -> bool:
+def _has_new_model(cell: Cell, start: Start) -> bool:
     """Whether a file of a cell's model was written or replaced since an attempt has started.
 
     Reads the time of the last change of the file or its metadata, which a copy with an older date does not set back.
     """
-    since = datetime.fromisoformat(start["time"]).timestamp() if cell.model else 0
+    since = datetime.fromisoformat(start["time"]).timestamp() if cell.model and "time" in start else 0
     return any(file.stat().st_ctime > since for file in cell.model_files())
 
 
@@ -148,14 +156,11 @@ def is_alive(folder: Path, host: str) -> bool:
     """
     path = folder / OWNER
     try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError:
+        with open_regular(path) as file:
+            if _is_locked(file.fileno()):
+                return True
+    except (OSError, ClasswiseError):
         return False
-    try:
-        if _is_locked(handle):
-            return True
-    finally:
-        os.close(handle)
     if host == platform.node():
         return False
     try:
@@ -166,10 +171,7 @@ def is_alive(folder: Path, host: str) -> bool:
 
 def owner_host(folder: Path) -> str:
     """The machine in the owner file of a folder; empty if there is none."""
-    try:
-        return str(json.loads((folder / OWNER).read_text(encoding="utf-8"))["host"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return read_owner(folder).get("host", "")
 
 
 def _is_locked(handle: int) -> bool:
@@ -194,20 +196,20 @@ def _progress(sweep: SweepFolder, cell: Cell) -> dict[str, Any]:
     return {"stage": record.task, "done": record.done, "total": record.total, "left": left}
 
 
-def _error(task: Path, start: dict[str, Any], status: int) -> str:
+def _error(task: Path, start: Start, status: int) -> str:
     """The last line that classwise has printed for an error, else the last line of the log."""
     lines = _log(task, start)
     own = [line.removeprefix("classwise: ") for line in lines if line.startswith("classwise: ")]
     return own[-1] if own else (lines[-1] if lines else f"exit status {status}")
 
 
-def _log(task: Path, start: dict[str, Any]) -> list[str]:
+def _log(task: Path, start: Start) -> list[str]:
     """The last lines of an attempt that are not empty."""
     try:
-        with open(task / LOG, "rb") as file:
+        with open_regular(task / LOG) as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(int(start.get("log", 0)), size - TAIL_BYTES))
-            text = file.read().decode("utf-8", errors="replace")
-    except FileNotFoundError:
+            file.seek(max(min(start.get("log", 0), size), size - TAIL_BYTES))
+            text = file.read(TAIL_BYTES).decode("utf-8", errors="replace")
+    except (OSError, ClasswiseError):
         return []
     return [line.strip() for line in text.splitlines() if line.strip()]

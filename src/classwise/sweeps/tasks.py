@@ -6,16 +6,20 @@ Only the path of the folder crosses an executor. Whatever the calls of the job r
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+import pydantic
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_text
 from classwise.core.files.ownership import ATTEMPT, Attempt, check, owned
+from classwise.core.files.reading import Lines, check_regular, read_lines
 from classwise.sweeps.commands import STOPPED, Commands
 from classwise.sweeps.jobs import JOB, Job
 
@@ -26,6 +30,46 @@ The line of a start has the host, the process, and the size of the log before it
 """
 LOG = "log.txt"
 """What the calls of all attempts print, on both streams."""
+
+
+def _time(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+Time = Annotated[str, pydantic.AfterValidator(_time)]
+"""A time in ISO 8601, with its zone."""
+
+
+class Start(TypedDict):
+    """The start of an attempt: its machine and process, and the size of the log before it in bytes."""
+
+    event: Literal["start"]
+    attempt: str
+    host: str
+    process: NotRequired[int]
+    log: NotRequired[Annotated[int, pydantic.Field(ge=0)]]
+    time: NotRequired[Time]
+
+
+class End(TypedDict):
+    """The end of an attempt, with its exit status."""
+
+    event: Literal["end"]
+    attempt: str
+    status: int
+    time: NotRequired[Time]
+
+
+class Changed(TypedDict):
+    """After this event a finished task runs again, since audits were added to its cell."""
+
+    event: Literal["changed"]
+    time: NotRequired[Time]
+
+
+Event = Annotated[Start | End | Changed, pydantic.Field(discriminator="event")]
+"""A line of `ATTEMPTS`."""
 
 
 def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -> int:
@@ -67,6 +111,7 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
     environment |= task.environment
     with owned(folder, attempt):
         name, log = uuid.uuid4().hex[:12], folder / LOG
+        check_regular(log)
         before = log.stat().st_size if log.exists() else 0
         status = STOPPED
         try:
@@ -90,8 +135,10 @@ def run_task_remotely(folder: Path, cpus: int, job: str) -> int:
     try:
         return run_task(folder, cpus=cpus, job=job)
     except ClasswiseError as error:
-        with contextlib.suppress(OSError), open(folder / LOG, "a", encoding="utf-8") as log:  # the folder is missing
-            log.write(f"classwise: {error}\n")
+        with contextlib.suppress(OSError, ClasswiseError):  # the folder is missing
+            check_regular(folder / LOG)
+            with open(folder / LOG, "a", encoding="utf-8") as log:
+                log.write(f"classwise: {error}\n")
         return 2
 
 
@@ -101,28 +148,27 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def attempts(folder: Path) -> list[dict[str, Any]]:
-    """The recorded starts and ends of a task's attempts, in order; a truncated last line is left out."""
-    try:
-        lines = (folder / ATTEMPTS).read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    try:
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-    except ValueError as error:
-        raise ClasswiseError(f"{folder / ATTEMPTS} is damaged (not JSON lines); delete it") from error
+    """The recorded starts and ends of a task's attempts, in order; damaged lines are left out."""
+    return read_attempts(folder).records
+
+
+def read_attempts(folder: Path) -> Lines:
+    """The recorded starts and ends of a task's attempts, in order, as `Event`, and a message for each damaged line."""
+    return read_lines(folder / ATTEMPTS, Event)
 
 
 def record(folder: Path, **facts: Any) -> None:
     """Append a line with these facts and the time to the attempts of a task, in one write call.
 
     Raises:
-        ClasswiseError: if another process has taken over the folder.
+        ClasswiseError: if another process has taken over the folder, or the file is not a regular one.
     """
     check(folder / ATTEMPTS)
+    check_regular(folder / ATTEMPTS)
     facts["time"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     handle = os.open(folder / ATTEMPTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(handle, json.dumps(facts).encode() + b"\n")
+        os.write(handle, json_text(facts).encode() + b"\n")
         os.fsync(handle)
     finally:
         os.close(handle)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import pandas as pd
 from torch import nn
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
+from classwise.core.compute.environment import Environment
 from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.files.json_values import Number
+from classwise.core.files.reading import damaged, open_regular, read_lines
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
-from classwise.core.files.storage import read_json, verify, write_text
+from classwise.core.files.storage import read_json, verify, write_json
 from classwise.core.settings.arguments import checked
 from classwise.training.averaging import NoAverage
 from classwise.training.recipe import Recipe
@@ -50,6 +52,33 @@ def runs_in(folder: Path) -> list[Path]:
     if (folder / "recipe.yaml").is_file():
         return []
     return sorted(file.parent for file in folder.glob("seed-*/recipe.yaml"))
+
+
+class RunData(TypedDict):
+    """The entry ``data`` of ``environment.json``."""
+
+    fingerprint: str
+    classes: list[str]
+    name: NotRequired[str]
+    counts: NotRequired[dict[str, list[int]]]
+
+
+class RunEnvironment(Environment, total=False):
+    """The content of ``environment.json``."""
+
+    schema_version: int
+    data: RunData
+    teacher: str
+
+
+class Event(TypedDict):
+    """A line of ``events.jsonl``; each kind of event has entries of its own."""
+
+    event: str
+    epoch: NotRequired[int]
+    which: NotRequired[str]
+    score: NotRequired[Number | None]
+    admitted: NotRequired[bool]
 
 
 @checked
@@ -90,10 +119,8 @@ class Run:
                 raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {path}")
             hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {path}"
             raise ClasswiseError(f"{path} contains no run (no recipe.yaml){hint}")
-        if run.environment_file.is_file():
+        if run.environment_file.exists():
             version = run.environment.get("schema_version", SCHEMA_VERSIONS["run"])
-            if not isinstance(version, int):
-                raise ClasswiseError(f"{run.environment_file} is damaged (no schema_version); restore it from a copy")
             check_schema_version(version, SCHEMA_VERSIONS["run"], str(path))
         return run
 
@@ -149,9 +176,13 @@ class Run:
         return run
 
     @cached_property
-    def environment(self) -> Mapping[str, Any]:
-        """The environment of the run: versions, device, git state, data."""
-        return read_json(self.environment_file)
+    def environment(self) -> RunEnvironment:
+        """The environment of the run: versions, device, git state, data.
+
+        Raises:
+            ClasswiseError: if the file is missing or damaged.
+        """
+        return read_json(self.environment_file, kind=RunEnvironment)
 
     def check_exists(self) -> None:
         """Check that the folder still exists, so that no partial run is written into a new one.
@@ -166,20 +197,19 @@ class Run:
         """Add facts to the environment of the run."""
         before = read_json(self.environment_file)
         if before != before | facts:
-            write_text(self.environment_file, json.dumps(before | facts, indent=2) + "\n", checksum=True)
+            write_json(self.environment_file, before | facts, indent=2, checksum=True)
         self.__dict__.pop("environment", None)
 
     @property
-    def data(self) -> Mapping[str, Any]:
+    def data(self) -> RunData:
         """The data of the run: ``name``, ``fingerprint``, ``classes`` and ``counts``.
 
         Raises:
             ClasswiseError: if the file is damaged.
         """
-        data = self.environment.get("data")
-        if not isinstance(data, dict) or not {"fingerprint", "classes"} <= data.keys():
-            raise ClasswiseError(f"{self.environment_file} is damaged (no data in it); restore it from a copy")
-        return data
+        if "data" not in self.environment:
+            raise damaged(str(self.environment_file), "no data in it")
+        return self.environment["data"]
 
     @property
     def epochs(self) -> pd.DataFrame:
@@ -188,35 +218,31 @@ class Run:
         Raises:
             ClasswiseError: if the file is damaged.
         """
-        if not self.epochs_file.is_file():
+        if not self.epochs_file.exists():
             return pd.DataFrame()
         verify(self.epochs_file)
         try:
-            table = pd.read_parquet(self.epochs_file)
+            with open_regular(self.epochs_file) as file:
+                table = pd.read_parquet(file)
         except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
             reason = type(error).__name__
-            raise ClasswiseError(f"{self.epochs_file} is damaged ({reason}); restore it from a copy") from error
+            raise damaged(str(self.epochs_file), reason) from error
         for column in ("epoch", "split", "class", "label"):
             if not table.empty and column not in table:
-                raise ClasswiseError(f"{self.epochs_file} is damaged (no column {column!r}); restore it from a copy")
+                raise damaged(str(self.epochs_file), f"no column {column!r}")
         return table
 
     @property
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[Event]:
         """The events in order.
 
         Raises:
             ClasswiseError: if the file is damaged.
         """
-        if not self.events_file.is_file():
-            return []
         verify(self.events_file)
-        try:
-            events = [json.loads(line) for line in self.events_file.read_text(encoding="utf-8").splitlines()]
-        except (OSError, ValueError) as error:
-            raise ClasswiseError(f"{self.events_file} is damaged ({error}); restore it from a copy") from error
-        if not all(isinstance(event, dict) and "event" in event for event in events):
-            raise ClasswiseError(f"{self.events_file} is damaged (an event has no name); restore it from a copy")
+        events, problems = read_lines(self.events_file, Event)
+        if problems:
+            raise ClasswiseError(problems[0])
         return events
 
     @property
@@ -232,8 +258,8 @@ class Run:
 
     def best_epoch(self, which: Which = "best") -> int | None:
         """Return the selected epoch (from 0), or None if there is none yet."""
-        selected = [event for event in self.events if event["event"] == "selected" and event["which"] == which]
-        return int(selected[-1]["epoch"]) if selected else None
+        selected = [event for event in self.events if event["event"] == "selected" and event.get("which") == which]
+        return selected[-1].get("epoch") if selected else None
 
     def saved_weights(self) -> list[Which]:
         """Return the names of the saved weights; those of single epochs are last, in the order of the epochs."""
@@ -263,7 +289,7 @@ class Run:
             return self.default
         scores: dict[Which, float] = {}
         for event in self.events:
-            if event["event"] == "selected":
+            if event["event"] == "selected" and "which" in event:
                 score = event.get("score")
                 scores[event["which"]] = -math.inf if score is None else score
         saved = [name for name in scores if self.weights_file(name).is_file()]

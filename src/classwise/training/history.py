@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from classwise.core.files.json_values import json_text
 from classwise.core.files.storage import replacing, write_text
 from classwise.models import save_weights
 from classwise.training.background import BackgroundWriter
@@ -124,7 +124,7 @@ class History:
 def _write(run: Run, rows: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
     with replacing(run.epochs_file, checksum=True) as temporary:
         pd.DataFrame(rows).to_parquet(temporary, index=False)
-    lines = "".join(json.dumps(event) + "\n" for event in events)
+    lines = "".join(json_text(event) + "\n" for event in events)
     write_text(run.events_file, lines, checksum=True)
 
 

@@ -16,7 +16,7 @@ from classwise.core.compute.environment import continued, environment
 from classwise.core.compute.rng import CounterRNG, seed_generators
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
-from classwise.core.files.storage import ResultFolder, write_text
+from classwise.core.files.storage import ResultFolder, write_json, write_text
 from classwise.core.settings.config import relative_step
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
@@ -295,9 +295,9 @@ def write_first_files(
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
     content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), "data": data}
-    write_text(run.environment_file, json.dumps(content, indent=2) + "\n", checksum=True)
+    write_json(run.environment_file, content, indent=2, checksum=True)
     held_out = [] if valid is None else valid.index.tolist()
-    write_text(run.path / "validation.json", json.dumps({"index": held_out}) + "\n", checksum=True)
+    write_json(run.path / "validation.json", {"index": held_out}, checksum=True)
     if extra is not None:
         save_pseudo_labels(run, extra)
     write_text(run.recipe_file, recipe.yaml(), checksum=True)

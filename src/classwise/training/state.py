@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from classwise.core.compute.transfers import all_to_device
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import damaged
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import verify, write_bytes
 from classwise.training.averaging import Average
 from classwise.training.classes.signals import ClassSums
 from classwise.training.history import History
+
+_ADVICE = "restore it from a copy, or train in another folder"
 
 
 @dataclass
@@ -105,11 +108,12 @@ def read_state(path: Path) -> dict[str, Any]:
     Raises:
         ClasswiseError: if the file is damaged or has another schema version.
     """
-    verify(path, "restore it from a copy, or train in another folder")
+    verify(path, _ADVICE)
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise ClasswiseError(f"{path} is damaged ({type(error).__name__}); train in another folder") from error
-    version = content["schema_version"]
-    check_schema_version(version, SCHEMA_VERSIONS["training state"], str(path))
+        raise damaged(str(path), type(error).__name__, _ADVICE) from error
+    if not isinstance(content, dict) or type(content.get("schema_version")) is not int:
+        raise damaged(str(path), "no schema_version", _ADVICE)
+    check_schema_version(content["schema_version"], SCHEMA_VERSIONS["training state"], str(path))
     return content

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.attacks.engine import Engine
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import read_json, write_text
+from classwise.core.files.reading import damaged
+from classwise.core.files.storage import read_json, write_json
+from classwise.core.settings import limits
 from classwise.data import Images, load_data
 from classwise.models import load_model
 from classwise.models.weights import fingerprint
@@ -110,13 +114,20 @@ def pseudo_labelled(
 def save_pseudo_labels(run: Run, images: Images) -> None:
     """Save the pseudo-labels in the run folder, so that a resumed run does not need the teacher."""
     content = {"images": _fingerprint(images), "labels": images.y.tolist()}
-    write_text(run.pseudo_labels_file, json.dumps(content) + "\n", checksum=True)
+    write_json(run.pseudo_labels_file, content, checksum=True)
+
+
+class _PseudoLabels(TypedDict):
+    images: str
+    labels: list[Annotated[int, pydantic.Field(ge=0, lt=limits.CLASSES)]]
 
 
 def _load_labels(run: Run, unlabelled: Images) -> Tensor:
-    content = read_json(run.pseudo_labels_file, keys={"images": str, "labels": list})
+    content = read_json(run.pseudo_labels_file, kind=_PseudoLabels)
     if content["images"] != _fingerprint(unlabelled):
         raise ClasswiseError(f"{run.path} was started with other unlabelled images; use another folder")
+    if len(content["labels"]) != len(unlabelled):
+        raise damaged(str(run.pseudo_labels_file), f"{len(content['labels'])} labels of {len(unlabelled)} images")
     return torch.tensor(content["labels"], dtype=torch.int64)
 
 

@@ -27,7 +27,7 @@ from classwise.auditing.run.partition import balanced_order, part_of
 from classwise.auditing.run.plan import Plan
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import CHECKSUMS
+from classwise.core.files.storage import CHECKSUMS, note_removal
 from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
 from classwise.models.logits import predicts
@@ -154,6 +154,7 @@ class SavedBrackets:
     def remove(self) -> None:
         """Remove the files of a finished search."""
         if self.folder is not None:
+            note_removal(self.folder)
             for file in (*self.folder.glob("part-*.parquet"), self.folder / CHECKSUMS):
                 file.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # the folder has other files

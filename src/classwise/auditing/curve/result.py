@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import pandas as pd
+import pydantic
 from scipy import special
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.outcomes.display import RichDisplay
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
+from classwise.core.compute.environment import Environment
 from classwise.core.errors import ClasswiseError, did_you_mean, printable
+from classwise.core.files.reading import damaged
 from classwise.core.files.storage import ResultFolder
 from classwise.core.settings.arguments import Level, checked
 from classwise.stats.bounded_means import mean_intervals
@@ -39,6 +43,17 @@ COLUMNS: Mapping[str, str] = {
     "forwards": "int64",  # passes, including the clean one
     "backwards": "int64",
 }
+
+
+class _Facts(TypedDict):
+    """The metadata of the file of a curve."""
+
+    meta: str
+    highest: Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
+    rounds: Annotated[int, pydantic.Field(ge=0, le=1000)]
+    name: NotRequired[str]
+    environment: NotRequired[Environment]
+    alpha: NotRequired[Annotated[float, pydantic.Field(gt=0, lt=1)]]
 
 
 @checked
@@ -227,5 +242,10 @@ class Curve(RichDisplay):
         except FileNotFoundError as error:
             hint = did_you_mean(path) or f"; create one with: classwise curve MODEL --out {path}"
             raise ClasswiseError(f"{path} contains no curve{hint}") from error
-        about = facts_of(table, "curve", file, advice, _KEY)
-        return Curve(table.to_pandas(), **about | {"meta": Meta.from_json(about["meta"], str(file))})
+        about: dict[str, Any] = {**facts_of(table, "curve", file, advice, _KEY, entries=_Facts)}
+        known = {entry.name: about[entry.name] for entry in fields(Curve) if entry.name in about}
+        frame: pd.DataFrame = table.to_pandas()
+        try:
+            return Curve(frame, **known | {"meta": Meta.from_json(about["meta"], str(file))})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise damaged(str(file), str(error)) from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
+
+import pydantic
 
 from classwise.auditing.evaluation.evaluation import GuardMode
+from classwise.core.files.json_values import Number
 
 Reason = Literal["", "budget", "time", "off"]
 """Why guards did not run; empty if all ran."""
@@ -14,6 +17,8 @@ MODES: tuple[GuardMode, ...] = get_args(GuardMode)
 """The modes, the most guards first."""
 SHARE = 0.2
 """The budget of the guards in the mode ``"auto"``: this fraction of the passes of the attacks."""
+
+Count = Annotated[int, pydantic.Field(ge=0)]
 
 
 class AuditWarning(NamedTuple):
@@ -27,7 +32,7 @@ class AuditWarning(NamedTuple):
 
     name: str
     sentence: str
-    value: float
+    value: Number
 
 
 @dataclass(frozen=True)
@@ -45,17 +50,12 @@ class GuardReport:
     """
 
     mode: GuardMode
-    images: int = 0
-    passes: int = 0
-    budget: int | None = None
+    images: Count = 0
+    passes: Count = 0
+    budget: Count | None = None
     not_run: tuple[str, ...] = ()
     reason: Reason = ""
     undecided: Mapping[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def read(saved: Mapping[str, Any]) -> GuardReport:
-        """The report from its entry in ``audit.json``."""
-        return GuardReport(**{**saved, "not_run": tuple(saved["not_run"])})
 
     def covers(self, mode: GuardMode) -> bool:
         """Whether at least the guards of a mode ran, so that their results can be reused on the same outcomes."""

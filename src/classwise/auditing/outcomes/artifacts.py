@@ -21,7 +21,7 @@ from safetensors.numpy import save
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import verify, write_bytes
+from classwise.core.files.storage import note_missing_files, remove, verify, write_bytes
 from classwise.stats.counts import BoolArray, IntArray
 
 EXAMPLES = "examples"
@@ -175,11 +175,16 @@ def _read(path: Path) -> tuple[Array, Array]:
 
 
 def remove_orphans(folder: Path) -> None:
-    """Remove files of tensors without a file of outcomes, which an interrupted audit leaves behind."""
+    """Remove files of tensors without a file of outcomes, which an interrupted audit leaves behind.
+
+    Files that somebody has removed before the audit is resumed do not count as missing.
+    """
+    for place in (folder / "outcomes", *(folder / FOLDER).glob("*/")):
+        note_missing_files(place)
     complete = {path.stem for path in outcome_files.listed(folder / "outcomes")}
     for path in (folder / FOLDER).glob("*/*.safetensors"):
         if path.stem not in complete:
-            path.unlink(missing_ok=True)  # another process may have removed it
+            remove(path)
 
 
 def _attack_of(path: Path) -> str:
@@ -187,6 +192,9 @@ def _attack_of(path: Path) -> str:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata: Mapping[str, str] = file.metadata() or {}
+            absent = {"index", path.parent.name}.difference(file.keys())
+        if absent:
+            raise ClasswiseError(f"{path} is damaged (no {absent.pop()!r}); {_ADVICE}")
     except (SafetensorError, OSError) as error:
         raise ClasswiseError(f"{path} is not a valid safetensors file; {_ADVICE}") from error
     return metadata.get("attack", "")

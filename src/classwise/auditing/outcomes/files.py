@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from classwise.auditing.outcomes import parquet as tables
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
 from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.files.reading import open_regular
 from classwise.core.files.storage import MARKERS
 from classwise.core.settings.names import checked_names
 from classwise.stats.counts import IntArray
@@ -186,22 +187,18 @@ def read_meta(path: Path) -> Meta:
     Raises:
         ClasswiseError: if it was not written by classwise, or has another schema version.
     """
-    try:
-        stored = pq.read_schema(path).metadata or {}
-    except (pa.ArrowException, OSError) as error:
-        raise ClasswiseError(
-            f"{path} is not a valid Parquet file; restore it from a copy, or repeat the audit"
-        ) from error
+    stored = tables.metadata_of(path, "restore it from a copy, or repeat the audit")
     return Meta.from_json(stored.get(_META, b""), str(path))
 
 
 def image_numbers(path: Path) -> dict[str, IntArray]:
     """The images of each attack in a file, a number for each row; empty if it cannot be read (see `read_table`)."""
     try:
-        table = pq.read_table(path, columns=["attack", "index"])
+        with open_regular(path) as file:
+            table = pq.read_table(file, columns=["attack", "index"])
         labels, numbers = table["attack"].unique().to_pylist(), table["index"].to_numpy()
         return {str(label): numbers[pc.equal(table["attack"], label).to_numpy()] for label in labels}
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ClasswiseError):
         return {}
 
 

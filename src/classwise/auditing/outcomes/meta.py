@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Annotated, Any, NamedTuple
@@ -18,6 +17,8 @@ from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.evaluation.types import type_of
 from classwise.core.compute.repeats import RepeatRule, Repeats
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.files.json_values import json_text
+from classwise.core.files.reading import parse_json
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build, configurable, explain
 from classwise.core.settings.names import checked_name, checked_names, checked_text
@@ -336,7 +337,7 @@ class Meta:
 
     def to_json(self) -> str:
         """The metadata and the schema version as one line of JSON."""
-        return json.dumps({"schema_version": SCHEMA_VERSIONS["outcomes"], **self.flat})
+        return json_text({"schema_version": SCHEMA_VERSIONS["outcomes"], **self.flat})
 
     @staticmethod
     def from_json(text: str | bytes, where: str) -> Meta:
@@ -346,7 +347,7 @@ class Meta:
             ClasswiseError: if the text is invalid, or has another schema version.
         """
         try:
-            values: dict[str, Any] = json.loads(text)
+            values: dict[str, Any] = parse_json(text)
             version = int(values.pop("schema_version"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(f"{where}: not a file of outcomes written by classwise") from error

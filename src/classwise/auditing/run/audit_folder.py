@@ -5,19 +5,52 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
+import pydantic
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
+from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.parquet import read_table, write_table
+from classwise.core.compute.environment import Environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import MARKERS, ResultFolder
+from classwise.core.files.storage import MARKERS, Marker, ResultFolder
 
 ABOUT = MARKERS["audit"]
 """The file that marks a folder as an audit's."""
 TRACE = "trace.parquet"
 SWEEP = "sweep.json"
 """The file that marks the folder of a sweep, whose folder ``runs`` has a folder for each run and each model."""
+
+Count = Annotated[int, pydantic.Field(ge=0)]
+
+
+class About(Marker, total=False):
+    """The content of ``audit.json``; the entries beside those of `Marker` are written at the end of an audit."""
+
+    name: str
+    group: str | None
+    alpha: Annotated[float, pydantic.Field(gt=0, lt=1)]
+    complete: bool
+    missing: dict[str, Count]
+    images: Count | None
+    data_hash: str
+    settle: Annotated[float, pydantic.Field(gt=0, lt=1)] | None
+    policy: str | None
+    warnings: list[AuditWarning]
+    guards: GuardReport | None
+    environment: Environment
+    shard: ShardFacts | None
+
+
+class ShardFacts(TypedDict):
+    """What ``audit.json`` has of an audit that is a shard of another."""
+
+    finished: bool
+    images: Count | None
+    overwrites: bool
+    attacks: list[str]
 
 
 def folder_for(path: Path, name: str = "audit") -> Path:
@@ -31,7 +64,7 @@ def read_about(folder: Path) -> dict[str, Any]:
     Raises:
         ClasswiseError: as `ResultFolder.read`.
     """
-    return ResultFolder(folder, "audit").read()
+    return ResultFolder(folder, "audit").read(About)
 
 
 def earlier_audits(folder: Path, settings: Mapping[str, Any], policy: str) -> list[Path]:

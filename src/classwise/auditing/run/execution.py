@@ -220,10 +220,9 @@ class _Finish:
         """The results of the guards, or those of a finished audit in the folder."""
         mode, inputs = self.plan.asked["guards"], self.claim.inputs
         about = {} if self.claim.folder is None else read_about(self.claim.folder)
-        if about.get("guards") and about.get("complete"):
-            report = GuardReport.read(about["guards"])
-            if report.covers(mode):
-                return tuple(AuditWarning(*warning) for warning in about["warnings"]), report
+        report: GuardReport | None = about.get("guards")
+        if report is not None and about.get("complete") and report.covers(mode):
+            return tuple(about.get("warnings", ())), report
         if mode != "off":
             self.progress.log(f"guards: {mode}")
         probe = None if self.late else self._probe(outcomes.meta.data_hash)

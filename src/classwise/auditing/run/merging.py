@@ -22,9 +22,10 @@ from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, Examples
 from classwise.auditing.outcomes.meta import CLEAN, Meta
-from classwise.auditing.run.audit_folder import ABOUT, read_about
+from classwise.auditing.run.audit_folder import ABOUT, ShardFacts, read_about
 from classwise.core.errors import ClasswiseError, IncompleteError
-from classwise.core.files.storage import ResultFolder, difference
+from classwise.core.files.reading import damaged
+from classwise.core.files.storage import ResultFolder, difference, remove
 from classwise.stats.counts import IntArray
 
 SHARDS = "shards"
@@ -201,7 +202,7 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
     data_hash = same_hash({places[shard]: about["data_hash"] for shard, about in abouts.items()}, meta.data_hash)
     merged = _in_common(abouts.values(), itertools.chain(*rows.values()), data_hash)
     for path in outcome_files.listed(folder / "outcomes"):  # of an interrupted merge
-        path.unlink()
+        remove(path)
     artifacts.remove_orphans(folder)
     meta = dataclasses.replace(meta, notes=tuple(dict.fromkeys((*meta.notes, *merged.notes))))
     number, examples = itertools.count(), Examples(len(meta.applicable) - 1, meta.num_classes)
@@ -280,15 +281,11 @@ def _read_shard(folder: Path) -> dict[str, Any]:
         ClasswiseError: if it is damaged.
     """
     about = read_about(folder)
-    none: dict[str, Any] = {"finished": False, "images": None, "overwrites": False, "attacks": []}
+    none: ShardFacts = {"finished": False, "images": None, "overwrites": False, "attacks": []}
     about |= {"shard": about.get("shard") or none}
-    kinds = {"shard": dict, "data_hash": str, "environment": dict}
-    of_shard = {"finished": bool, "overwrites": bool, "attacks": list}
-    for values, known in ((about, kinds), (about["shard"], of_shard)):
-        for key, kind in known.items():
-            if not isinstance(values.get(key), kind):
-                advice = f"remove {folder}, and run the shard again"
-                raise ClasswiseError(f"{folder / ABOUT} is damaged (no key {key!r}); {advice}")
+    for key in ("data_hash", "environment"):
+        if key not in about:
+            raise damaged(str(folder / ABOUT), f"no key {key!r}", f"remove {folder}, and run the shard again")
     return about
 
 

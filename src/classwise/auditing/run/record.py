@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from classwise.auditing.run.inputs import network_of
-from classwise.core.compute.environment import PHASES, continued, environment
+from classwise.core.compute.environment import PHASES, Environment, continued, environment
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import read_json, write_text
+from classwise.core.files.storage import Marker, read_json, write_json
 from classwise.models.base import device_of
 from classwise.models.provenance import model_facts
 
@@ -25,6 +24,10 @@ SAVE_SECONDS = 30.0
 def environment_of(model: nn.Module) -> dict[str, Any]:
     """The environment of a run: command, versions, machine, and the network, weights and normalisation of the model."""
     return {**environment(device_of(model)), "network": network_of(model), **model_facts(model)}
+
+
+class _Recorded(Marker, total=False):
+    environment: Environment | None
 
 
 class RunRecord:
@@ -53,7 +56,7 @@ class RunRecord:
         self.file, self.worked = file, False
         self._environment, self._started, self._saved_at = environment, started, time.monotonic()
         self._phases: dict[str, float] = {}
-        in_file = {} if file is None else read_json(file).get("environment") or {}
+        in_file = Environment() if file is None else read_json(file, kind=_Recorded).get("environment") or Environment()
         self._before: Mapping[str, Any] = in_file if before is None else before
 
     def environment(self, **facts: Any) -> dict[str, Any]:
@@ -95,5 +98,5 @@ class RunRecord:
     def _save(self) -> None:
         if self.file is not None:
             content = read_json(self.file) | {"environment": self.environment()}
-            write_text(self.file, json.dumps(content, indent=2) + "\n", checksum=True)
+            write_json(self.file, content, indent=2, checksum=True)
         self._saved_at = time.monotonic()

@@ -401,7 +401,7 @@ class Audit(RichDisplay):
             outcomes = Outcomes(outcomes.frame, meta)
         return Audit(
             outcomes=outcomes,
-            warnings=tuple(AuditWarning(*warning) for warning in about.get("warnings", ())),
+            warnings=tuple(about.get("warnings", ())),
             group=about.get("group"),
             name=about.get("name", folder.absolute().stem),
             path=folder,
@@ -409,7 +409,7 @@ class Audit(RichDisplay):
             artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),
             trace=read_trace(folder),
             alpha=about.get("alpha", 0.05),
-            guards=GuardReport.read(about["guards"]) if about.get("guards") else None,
+            guards=about.get("guards"),
         )
 
 

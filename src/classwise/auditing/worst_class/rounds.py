@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Required
 
 import numpy as np
 import pandas as pd
+import pydantic
 import torch
 from torch import Tensor
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.attacks.engine import Job
 from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
@@ -20,8 +22,10 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.preparation import Inputs
 from classwise.auditing.run.record import RunRecord, environment_of
+from classwise.core.compute.environment import Environment
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import damaged
 from classwise.core.progress import interruption
 from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
@@ -114,6 +118,13 @@ class Ledger:
         return table.sort_values("index", kind="stable").reset_index(drop=True)
 
 
+class _Facts(TypedDict, total=False):
+    rounds: Required[list[dict[str, list[list[int]]]]]
+    totals: Required[list[Annotated[list[float], pydantic.Field(min_length=3, max_length=3)]]]
+    environment: Environment
+    seconds: float | None
+
+
 class SavedSearch:
     """The state of a search on disk.
 
@@ -135,9 +146,12 @@ class SavedSearch:
         self.environment: Mapping[str, Any] = {}
         if path is not None and path.is_file():
             table = read_table(path, _ADVICE, damaged=_ADVICE)
-            facts = facts_of(table, "worst-class search", path, _ADVICE)
+            facts = facts_of(table, "worst-class search", path, _ADVICE, entries=_Facts)
             self.table, self.rounds, self.totals = table.to_pandas(), facts["rounds"], facts["totals"]
             self.environment = {"seconds": facts.get("seconds"), **facts.get("environment", {})}  # as of older ones
+            absent = [name for name in ("index", "label", "stage", "forwards") if name not in self.table]
+            if absent:
+                raise damaged(str(path), f"no column {absent[0]!r}", _ADVICE)
 
     def write(self, ledger: Ledger, totals: FloatArray, environment: Mapping[str, Any]) -> None:
         """Save the state of the search atomically."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
-import json
 import math
 import os
 import threading
@@ -23,12 +22,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.compute.graphs import Captured, SideStream, waits_noted
 from classwise.core.compute.memory_format import restore_buffers, saved_buffers
 from classwise.core.compute.rng import saved_generators
 from classwise.core.errors import ClasswiseError, first_line
-from classwise.core.files.storage import read_json, write_text
+from classwise.core.files.storage import read_json, write_json
 
 T = TypeVar("T")
 Outputs = tuple[Tensor, Tensor | None]
@@ -269,7 +269,7 @@ def _most_compilations() -> AbstractContextManager[Any]:
 def recorded_cost(key: str) -> Cost | None:
     """The cost of a compilation by what is recorded of earlier ones; None without a record."""
     entry = _entries().get(key)
-    if not isinstance(entry, dict) or not {"seconds", "saved", "count"} <= entry.keys():
+    if entry is None:
         return None
     return Cost(entry["seconds"] * (CACHED if entry["count"] == 1 else 1) + _startup(), entry["saved"])
 
@@ -279,9 +279,17 @@ def _startup() -> float:
     return 0.0 if _compiles else STARTUP
 
 
-def _entries() -> dict[str, Any]:
+class _Entry(TypedDict):
+    """The last compilation of a kind of pass: its seconds, the seconds that it saves, and the number of them."""
+
+    seconds: float
+    saved: float
+    count: int
+
+
+def _entries() -> dict[str, _Entry]:
     try:
-        return read_json(cache_folder() / RECORD)
+        return read_json(cache_folder() / RECORD, kind=dict[str, _Entry])
     except ClasswiseError:  # none has been written, or it is damaged
         return {}
 
@@ -290,9 +298,9 @@ def _record(key: str, seconds: float, saved: float) -> None:
     _compiles.append(key)
     with _lock, suppress(ClasswiseError):  # a full disk
         entries = _entries()
-        count = entries.get(key, {}).get("count", 0) + 1
+        count = 1 + (entries[key]["count"] if key in entries else 0)
         entries[key] = {"seconds": round(seconds, 2), "saved": saved, "count": count}
-        write_text(cache_folder() / RECORD, json.dumps(entries, indent=1) + "\n")
+        write_json(cache_folder() / RECORD, entries, indent=1)
 
 
 def _hash(network: nn.Module) -> str:

@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import torch
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.settings.command_line import recorded_command
 
@@ -18,6 +20,18 @@ PACKAGES = ("classwise", "torch", "numpy", "scipy", "pandas", "pyarrow", "scikit
 
 PHASES = "seconds_by_phase"
 """The entry of an audit's environment with the seconds of each phase."""
+
+Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+
+
+class Environment(TypedDict, total=False):
+    """The entries of an environment that the package reads again; the others are shown only."""
+
+    seconds: Seconds
+    seconds_by_phase: dict[str, Seconds]
+    earlier_runs: list[dict[str, Any]]
+    packages: dict[str, str | None]
+    network: str | None
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import platform
@@ -31,9 +30,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_text
+from classwise.core.files.reading import check_regular, fitting, open_regular, parse_json, read_bytes
 
 if sys.platform != "win32":
     import fcntl
@@ -51,10 +54,22 @@ ATTEMPT = "CLASSWISE_ATTEMPT"
 
 _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LOCKED = (errno.EACCES, errno.EAGAIN)
+_DIGITS = 18
+"""The most digits of the number of an attempt."""
 _owned: dict[Path, str] = {}
 """The token of each folder owned by this process."""
 
 logger = logging.getLogger(__name__)
+
+
+class Owner(TypedDict, total=False):
+    """The content of `OWNER`; an owner that is writing it has none yet."""
+
+    token: str
+    process: int
+    host: str
+    since: str
+    attempt: str | None
 
 
 class Attempt(NamedTuple):
@@ -83,11 +98,11 @@ class Attempt(NamedTuple):
     def parse(variable: str) -> Attempt | None:
         """Read a value of the environment variable `ATTEMPT`; None if it is not one."""
         job, _, number = variable.rpartition(" ")
-        return Attempt(job, int(number)) if job and number.isdecimal() else None
+        return Attempt(job, int(number)) if job and number.isdecimal() and len(number) <= _DIGITS else None
 
-    def replaces(self, owner: dict[str, Any]) -> bool:
+    def replaces(self, owner: Owner) -> bool:
         """Whether the owner is an earlier attempt of the same job."""
-        earlier = Attempt.parse(str(owner.get("attempt", "")))
+        earlier = Attempt.parse(owner.get("attempt") or "")
         return earlier is not None and earlier.job == self.job and earlier.number < self.number
 
 
@@ -125,7 +140,7 @@ def owned(folder: Path, attempt: Attempt | None = None, *, waiting: Callable[[],
             "since": datetime.now(UTC).isoformat(timespec="seconds"),
             "attempt": attempt.variable if attempt else None,
         }
-        content = json.dumps(owner).encode()
+        content = json_text(owner).encode()
         os.pwrite(handle, content, 0)
         os.ftruncate(handle, len(content))
         renewal.start()
@@ -134,7 +149,7 @@ def owned(folder: Path, attempt: Attempt | None = None, *, waiting: Callable[[],
         ended.set()
         if renewal.ident is not None:
             renewal.join()
-        if _owner_of(place).get("token") == _owned.pop(place):
+        if read_owner(place).get("token") == _owned.pop(place):
             with contextlib.suppress(OSError):  # the folder was removed, or has become read-only
                 (place / OWNER).unlink()
         os.close(handle)
@@ -153,7 +168,7 @@ def check(path: Path) -> None:
         return
     place = path.resolve()
     for folder in place.parents:
-        if folder in _owned and (owner := _owner_of(folder)).get("token") != _owned[folder]:
+        if folder in _owned and (owner := read_owner(folder)).get("token") != _owned[folder]:
             raise ClasswiseError(f"{folder} is now owned by {_name(owner)}; this process has written nothing since")
 
 
@@ -197,6 +212,7 @@ def _opened(folder: Path) -> int | None:
     path = folder / OWNER
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        check_regular(path)
         return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     except OSError as error:
         if error.errno in _READ_ONLY:
@@ -215,7 +231,7 @@ def _take(folder: Path, handle: int, attempt: Attempt | None) -> None:
         lock(handle)
     except OSError as error:
         refused = error
-    owner = _owner_of(folder)
+    owner = read_owner(folder)
     if attempt and attempt.replaces(owner):
         _log_takeover(folder, owner, "an earlier attempt of this job")
     elif (refused and refused.errno in _LOCKED) or _is_running(folder, owner, locked=refused is None):
@@ -225,7 +241,7 @@ def _take(folder: Path, handle: int, attempt: Attempt | None) -> None:
         _log_takeover(folder, owner, "which has ended")
 
 
-def _log_takeover(folder: Path, owner: dict[str, Any], reason: str) -> None:
+def _log_takeover(folder: Path, owner: Owner, reason: str) -> None:
     logger.warning("%s: taken over from %s, %s", folder, _name(owner), reason)
 
 
@@ -240,22 +256,22 @@ def lock(handle: int, *, wait: bool = False) -> None:
     fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _owner_of(folder: Path) -> dict[str, Any]:
-    """Read the owner file of a folder; empty if there is none, or it is being written."""
+def read_owner(folder: Path) -> Owner:
+    """Read the owner file of a folder; empty if there is none, it is being written, or it is damaged."""
+    path = folder / OWNER
     try:
-        owner = json.loads((folder / OWNER).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return fitting(Owner, parse_json(read_bytes(path)), str(path))
+    except ValueError:
         return {}
-    return owner if isinstance(owner, dict) else {}
 
 
-def _name(owner: dict[str, Any]) -> str:
+def _name(owner: Owner) -> str:
     if not {"process", "host", "since"} <= owner.keys():
         return "another process"
     return f"process {owner['process']} on {owner['host']} (since {owner['since']})"
 
 
-def _is_running(folder: Path, owner: dict[str, Any], *, locked: bool) -> bool:
+def _is_running(folder: Path, owner: Owner, *, locked: bool) -> bool:
     """Whether the owner of a folder runs, if this process has the lock of the folder, or the folder has no locks."""
     if not owner:
         return False
@@ -268,20 +284,20 @@ def _is_running(folder: Path, owner: dict[str, Any], *, locked: bool) -> bool:
     return _is_process(owner.get("process")) and _age(folder) < STALE_SECONDS
 
 
-def _is_process(number: object) -> bool:
+def _is_process(number: int | None) -> bool:
     """Whether a process of this machine has a number."""
-    if not isinstance(number, int) or sys.platform == "win32":  # where signal 0 is Ctrl-C
+    if number is None or number < 1 or sys.platform == "win32":  # where signal 0 is Ctrl-C
         return False
     try:
         os.kill(number, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
     return True
 
 
-def _is_renewed(folder: Path, owner: dict[str, Any]) -> bool:
+def _is_renewed(folder: Path, owner: Owner) -> bool:
     """Wait until the owner of a folder renews its file (True), releases it, or becomes stale (False)."""
     last = _renewed_at(folder)
     deadline = time.monotonic() + STALE_SECONDS - _age(folder)
@@ -289,7 +305,7 @@ def _is_renewed(folder: Path, owner: dict[str, Any]) -> bool:
         logger.warning("%s: waiting for at most %.0f s: is %s running?", folder, STALE_SECONDS, _name(owner))
     while time.monotonic() < deadline:
         time.sleep(min(RENEWAL_SECONDS / 10, 1.0))
-        current = _owner_of(folder)
+        current = read_owner(folder)
         if not current or current.get("token") != owner.get("token"):
             return bool(current)
         if _renewed_at(folder) != last:
@@ -299,7 +315,7 @@ def _is_renewed(folder: Path, owner: dict[str, Any]) -> bool:
 
 def _renewed_at(folder: Path) -> float:
     """The modification time of the owner file; opening the file makes network file systems ask the server for it."""
-    with contextlib.suppress(OSError), open(folder / OWNER, "rb") as file:
+    with contextlib.suppress(OSError, ClasswiseError), open_regular(folder / OWNER) as file:
         return os.fstat(file.fileno()).st_mtime
     return 0.0
 
@@ -313,7 +329,7 @@ def _age(folder: Path) -> float:
 def _renew(folder: Path, token: str, handle: int, ended: threading.Event) -> None:
     """Renew the owner file until this process releases or loses the folder; try again to lock it if it was locked."""
     while not ended.wait(RENEWAL_SECONDS):
-        if (owner := _owner_of(folder)).get("token") != token:
+        if (owner := read_owner(folder)).get("token") != token:
             logger.warning("%s is now owned by %s; this process writes nothing more there", folder, _name(owner))
             return
         with contextlib.suppress(OSError):

@@ -8,6 +8,9 @@ of each file written there. The line is appended and synced *before* the rename,
 lines matches. So files are valid after a kill at any moment: before the rename the old content matches its old line,
 after it the new content matches the new line. Lines are only appended, under a lock, so that several processes can
 write into one folder. A file without a line (of an older version, or copied elsewhere) is read unverified.
+
+The list is also that of the files that exist: a digest of zeros is that of a file that was removed, and the name of a
+folder in the folder of a result, with a slash, that of a folder with a list of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -27,12 +31,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NotRequired, TypeVar, overload
+
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.files import ownership
+from classwise.core.files import ownership, reading
 from classwise.core.files.destinations import check_stream, destination, is_stream, permissions, send
+from classwise.core.files.json_values import json_text
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.settings import limits
 
 CHECKSUMS = "checksums.txt"
 """The file in a folder that lists the checksums of the other files."""
@@ -41,6 +49,10 @@ REMOTE_SECONDS = 86_400.0
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8}\.)?[a-z0-9_]{8}\.tmp")
 _LINE = re.compile(rb"(?m)^([0-9a-f]{64})  ([^\n]+)\n")
+_REMOVED = "0" * 64
+"""In place of the digest of a file that was removed."""
+_FOLDER = hashlib.sha256().hexdigest()
+"""In place of the digest of a folder."""
 _REFUSALS = (
     errno.EACCES,
     errno.EBADF,
@@ -53,6 +65,8 @@ _REFUSALS = (
     errno.EROFS,
 )
 """Errors of paths at which no file can be created."""
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -82,7 +96,7 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
         return
     target = place
     temporary: Path | None = None
-    handle = -1
+    handle, announced = -1, False
     try:
         with _explained(target):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +110,7 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
             if _is_same(temporary, target) and (digest in listed if listed else not checksum):
                 return
             if digest is not None:
+                announced = True
                 _append_checksum(target, digest)
             temporary.chmod(permissions(target))
             temporary.replace(target)
@@ -103,6 +118,8 @@ def replacing(path: str | os.PathLike[str], *, checksum: bool = False) -> Iterat
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):  # a failing file system; the next start removes the file
+                if announced:
+                    _note_missing(target)
                 temporary.unlink(missing_ok=True)
         if handle >= 0:
             os.close(handle)
@@ -172,6 +189,22 @@ def write_text(path: str | os.PathLike[str], text: str, *, checksum: bool = Fals
     write_bytes(path, text.encode(), checksum=checksum)
 
 
+def write_json(
+    path: str | os.PathLike[str],
+    value: Any,
+    *,
+    indent: int | None = None,
+    ensure_ascii: bool = True,
+    checksum: bool = False,
+) -> None:
+    """Write a JSON file atomically; see `classwise.core.files.json_values` for NaN and infinities.
+
+    Raises:
+        ClasswiseError: as `replacing` does.
+    """
+    write_text(path, json_text(value, indent=indent, ensure_ascii=ensure_ascii) + "\n", checksum=checksum)
+
+
 # Temporary files
 
 
@@ -223,9 +256,16 @@ def _remove_if_abandoned(path: Path) -> None:
             age = time.time() - os.fstat(handle).st_mtime
             if f".{_HOST}." in path.name or age > REMOTE_SECONDS:
                 ownership.lock(handle)
+                _note_missing(path.with_name(_target_name(path)))
                 path.unlink()
         finally:
             os.close(handle)
+
+
+def _target_name(temporary: Path) -> str:
+    """The name of the file that a temporary file becomes."""
+    name = temporary.name[1:].removesuffix(".tmp").rpartition(".")[0]
+    return name.removesuffix(f".{_HOST}")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -242,16 +282,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 def verify(path: str | os.PathLike[str], advice: str = "") -> None:
-    """Check a file against the checksums of its folder; a file that is missing or has no checksum passes.
+    """Check a regular file against the checksums of its folder; a file that is missing or has no checksum passes.
 
     Args:
         path: the file.
         advice: the suggestion in the message for a damaged file.
 
     Raises:
-        ClasswiseError: if the file has checksums and matches none of them, or cannot be read.
+        ClasswiseError: if the file has checksums and matches none of them, cannot be read, or is not a regular file.
     """
     try:
+        reading.check_regular(path)
         valid = matches(path)
     except OSError as error:
         raise ClasswiseError(f"cannot read {os.fspath(path)}: {error.strerror}") from error
@@ -267,62 +308,137 @@ def matches(path: str | os.PathLike[str]) -> bool | None:
         OSError: if the file or its checksums cannot be read.
     """
     file = Path(os.path.realpath(path))
-    if not (file.parent / CHECKSUMS).is_file() or not file.is_file():
+    if not (file.parent / CHECKSUMS).exists() or not file.exists():
         return None
     digest = _digest(file)  # first, because another process lists a new digest before it renames the file
     listed = _listed(file)
     return digest in listed if listed else None
 
 
-def check_files(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Check every file in a folder and its subfolders against its checksum.
+class CheckedFiles(NamedTuple):
+    """The files of a folder and its subfolders, each group in sorted order.
 
-    Returns:
-        The valid, the damaged and the unverified files, each in sorted order.
+    Attributes:
+        valid: files that match a digest of theirs.
+        damaged: files that match none, and what is no regular file in the place of one.
+        missing: files and folders that are listed and do not exist; of a folder, its list.
+        unverified: files that are not listed.
+    """
+
+    valid: list[Path]
+    damaged: list[Path]
+    missing: list[Path]
+    unverified: list[Path]
+
+
+def check_files(folder: Path) -> CheckedFiles:
+    """Check the files in a folder and its subfolders against their checksums and against the lists of files.
 
     Raises:
         ClasswiseError: if the folder does not exist, or a file cannot be read.
     """
     if not folder.is_dir():
         raise ClasswiseError(f"there is no folder {folder}; give the folder of a run or an audit")
-    files: dict[bool | None, list[Path]] = {True: [], False: [], None: []}
+    found = CheckedFiles([], [], [], [])
     try:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and path.name != CHECKSUMS and not _TEMPORARY.fullmatch(path.name):
-                files[matches(path)].append(path)
+        lists = [path for path in sorted(folder.rglob(CHECKSUMS)) if path.exists()]
+        listed = {place.parent / name for place in lists for name in _existing(place.parent)}
+        for path in sorted({*folder.rglob("*"), *listed}):
+            if path in listed and not path.exists():
+                if not any(
+                    _TEMPORARY.fullmatch(file.name) for file in path.parent.glob(f".{glob.escape(path.name)}.*")
+                ):
+                    found.missing.append(path)  # else its writer was killed before the rename
+            elif path in listed and not path.is_file():
+                found.damaged.append(path)
+            elif path.is_file() and path.name != CHECKSUMS and not _TEMPORARY.fullmatch(path.name):
+                {True: found.valid, False: found.damaged, None: found.unverified}[matches(path)].append(path)
     except OSError as error:
         raise ClasswiseError(f"cannot read {error.filename}: {error.strerror}") from error
-    return files[True], files[False], files[None]
+    return found
 
 
+def _existing(folder: Path) -> Iterator[str]:
+    """The names of the files that the list of a folder has and that were not removed; of a folder, that of its list."""
+    for name, digests in _digests(folder).items():
+        if digests[-1] != _REMOVED:
+            yield f"{name}{CHECKSUMS}" if name.endswith("/") else name
+
+
+def note_missing_files(folder: Path) -> None:
+    """Note in the list of a folder that the files that somebody has removed are not missing, before they are replaced.
+
+    Advice in error messages is to remove damaged files, and to resume what has written them.
+    """
+    for name in [*_existing(folder)]:
+        _note_missing(folder / name)
+
+
+def _note_missing(path: Path) -> None:
+    if not path.exists() and path.name in {*_existing(path.parent)}:
+        _append_checksum(path, _REMOVED)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, and note in the list of its folder that it is not missing."""
+    if path.name in _digests(path.parent):
+        _append_checksum(path, _REMOVED)
+    path.unlink(missing_ok=True)  # another process may have removed it
+
+
+def note_removal(folder: Path) -> None:
+    """Note, before a folder is removed, in the list of the result that it belongs to that it is not missing."""
+    above = _result_of(folder)
+    if above is not None and (name := _name_in(above, folder)) in _digests(above):
+        _append_line(above, _REMOVED, name)
+
+
+def _note_folder(folder: Path) -> None:
+    """Note a folder with checksums in the list of the result that it belongs to."""
+    above = _result_of(folder)
+    if above is not None and _digests(above).get(name := _name_in(above, folder), (_REMOVED,))[-1] == _REMOVED:
+        with contextlib.suppress(OSError):  # a read-only folder
+            _append_line(above, _FOLDER, name)
+
+
+def _result_of(folder: Path) -> Path | None:
+    """The folder of a result that a subfolder belongs to: the one above it or above that, if its marker is listed."""
+    above = (place for place in folder.parents[:2] if not {*MARKERS.values()}.isdisjoint(_digests(place)))
+    return next(above, None)
+
+
+def _name_in(above: Path, folder: Path) -> str:
+    return f"{folder.relative_to(above).as_posix()}/"
+
+
+@overload
+def read_json(path: Path, advice: str = "", kind: None = None, *, limit: int = ...) -> dict[str, Any]: ...
+@overload
+def read_json(path: Path, advice: str = "", *, kind: type[T], limit: int = ...) -> T: ...
 def read_json(
-    path: Path, advice: str = "", keys: Mapping[str, type] | None = None, defaults: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Read a JSON object and check it against its checksum.
+    path: Path, advice: str = "", kind: type[T] | None = None, *, limit: int = limits.TEXT_BYTES
+) -> T | dict[str, Any]:
+    """Read a JSON object and check it against its checksum and a type.
 
     Args:
         path: the file.
         advice: the suggestion in the message for a damaged file.
-        keys: required keys and the types of their values.
-        defaults: values of keys that may be missing.
+        kind: a `TypedDict` of its keys, or a dataclass; None: any JSON object.
+        limit: the largest size in bytes.
 
     Raises:
-        ClasswiseError: if the file is missing or damaged, is not a JSON object, or lacks a key.
+        ClasswiseError: if the file is missing or damaged, larger, not a regular file, or of another type, which names
+            the key.
     """
+    content = reading.read_bytes(path, limit)
     verify(path, advice)
     try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ClasswiseError(f"{path} is damaged (not JSON); {advice or 'restore it from a copy'}") from error
-    if not isinstance(content, dict):
-        raise ClasswiseError(f"{path} is damaged (not a JSON object); {advice or 'restore it from a copy'}")
-    content = {**(defaults or {}), **content}
-    for key, kind in (keys or {}).items():
-        if not isinstance(content.get(key), kind):
-            raise ClasswiseError(f"{path} is damaged (no key {key!r}); {advice or 'restore it from a copy'}")
-    return content
+        value = reading.parse_json(content)
+    except ValueError as error:
+        raise reading.damaged(str(path), "not JSON", advice) from error
+    if not isinstance(value, dict):
+        raise reading.damaged(str(path), "not a JSON object", advice)
+    return value if kind is None else reading.fitting(kind, value, str(path), advice)
 
 
 def _is_same(path: Path, other: Path) -> bool:
@@ -333,53 +449,69 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def _listed(path: Path) -> frozenset[str]:
+def _listed(path: Path) -> tuple[str, ...]:
     """The digests listed for a file in its folder."""
-    return _digests(path.parent).get(path.name, frozenset())
+    return _digests(path.parent).get(path.name, ())
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
+    with reading.open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _append_checksum(target: Path, digest: str) -> None:
     """Append the line of a file that will be renamed to ``target``."""
-    handle = os.open(target.parent / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    if not _append_line(target.parent, digest, target.name):
+        _note_folder(target.parent)
+
+
+def _append_line(folder: Path, digest: str, name: str) -> int:
+    """Append a line to the list of a folder; returns the size of the list before."""
+    reading.check_regular(folder / CHECKSUMS)
+    handle = os.open(folder / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         with contextlib.suppress(OSError):  # without locks, one write call still appends on local file systems
             ownership.lock(handle, wait=True)
         size = os.fstat(handle).st_size
         os.lseek(handle, max(size - 1, 0), os.SEEK_SET)
         truncated = size > 0 and os.read(handle, 1) != b"\n"  # the last line of a process that was killed
-        line = b"\n" * truncated + f"{digest}  ".encode() + os.fsencode(target.name) + b"\n"
+        line = b"\n" * truncated + f"{digest}  ".encode() + os.fsencode(name) + b"\n"
         while line:
             line = line[os.write(handle, line) :]
         os.fsync(handle)
+        return size
     finally:
         os.close(handle)
 
 
-def _digests(folder: Path) -> Mapping[str, frozenset[str]]:
-    """The digests listed for each file in a folder."""
+def _digests(folder: Path) -> Mapping[str, tuple[str, ...]]:
+    """The digests listed for each file in a folder, in order."""
     file = folder / CHECKSUMS
-    if not file.is_file():
+    if not file.exists():
         return {}
     status = file.stat()
     return _parsed(str(file), status.st_size, status.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
-def _parsed(file: str, size: int, changed: int) -> Mapping[str, frozenset[str]]:
+def _parsed(file: str, size: int, changed: int) -> Mapping[str, tuple[str, ...]]:
     """Parse a checksum file; its size and modification time are keys of the cache."""
     del size, changed
-    parsed: dict[str, set[str]] = {}
-    for digest, name in _LINE.findall(Path(file).read_bytes()):
-        parsed.setdefault(os.fsdecode(name), set()).add(digest.decode())
-    return {name: frozenset(digests) for name, digests in parsed.items()}
+    parsed: dict[str, list[str]] = {}
+    for digest, name in _LINE.findall(reading.read_bytes(file)):
+        parsed.setdefault(os.fsdecode(name), []).append(digest.decode())
+    return {name: tuple(digests) for name, digests in parsed.items()}
 
 
 # Folders of results
+
+
+class Marker(TypedDict):
+    """What every marker of a folder has."""
+
+    schema_version: int
+    settings: NotRequired[dict[str, Any]]
+    kind: NotRequired[str]
 
 
 MARKERS: Mapping[str, str] = {
@@ -484,24 +616,30 @@ class ResultFolder:
             advice = f"add --resume, which loads a finished {self.kind} or continues it; or give another --out"
             raise ClasswiseError(f"{self.path} already contains this {self.kind} with these settings: {advice}")
 
-    def read(self) -> dict[str, Any]:
+    def read(self, kind: type[Any] = Marker) -> dict[str, Any]:
         """Read the marker.
+
+        Args:
+            kind: a `TypedDict` of its entries, derived from `Marker`.
 
         Raises:
             ClasswiseError: if it is missing or damaged, has another schema version, or is of another kind.
         """
         advice = f"start the {self.kind} again in another folder"
-        keys, defaults = {"schema_version": int, "settings": dict}, {"settings": {}, "kind": self.kind}
-        content = read_json(self.marker, advice, keys, defaults)
-        check_schema_version(content["schema_version"], SCHEMA_VERSIONS[self.kind], str(self.path))
-        if (found := content["kind"]) != self.kind:
+        marker = read_json(self.marker, advice, kind=Marker)
+        check_schema_version(marker["schema_version"], SCHEMA_VERSIONS[self.kind], str(self.path))
+        if (found := marker.get("kind", self.kind)) != self.kind:
             raise ClasswiseError(f"{self.path} is the folder of a {found}, not of a {self.kind}; give another folder")
-        return content
+        content: dict[str, Any] = {"settings": {}, "kind": self.kind, **marker}
+        return content if kind is Marker else reading.fitting(kind, content, str(self.marker), advice)
 
     def write(self, **entries: Any) -> None:
         """Replace the marker atomically."""
         content = {"schema_version": SCHEMA_VERSIONS[self.kind], "kind": self.kind, **entries}
-        write_text(self.marker, json.dumps(content, indent=2) + "\n", checksum=True)
+        write_json(self.marker, content, indent=2, checksum=True)
+        for pattern in (f"*/{CHECKSUMS}", f"*/*/{CHECKSUMS}"):  # folders that were written before the marker
+            for file in sorted(self.path.glob(pattern)):
+                _note_folder(file.parent)
 
 
 def difference(before: Mapping[str, Any], settings: Mapping[str, Any]) -> str:

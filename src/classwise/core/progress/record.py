@@ -7,14 +7,18 @@ is ignored, since nothing is computed from it.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
+
+import pydantic
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_text
 from classwise.core.files.ownership import check
+from classwise.core.files.reading import check_regular, fitting, parse_json, read_bytes
 from classwise.core.progress.listener import Progress, Timed
 
 FILE = "progress.json"
@@ -33,9 +37,9 @@ class ProgressRecord:
     """
 
     task: str
-    done: int
-    total: int
-    seconds_left: float | None
+    done: Annotated[int, pydantic.Field(ge=0)]
+    total: Annotated[int, pydantic.Field(ge=0)]
+    seconds_left: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] | None
 
 
 @contextmanager
@@ -69,10 +73,11 @@ def recorded(folder: Path | None, progress: Progress) -> Iterator[Progress]:
 
 
 def read_progress(folder: Path) -> ProgressRecord | None:
-    """Read the progress in a folder; None if nothing is recorded, or the file is being written."""
+    """Read the progress in a folder; None if nothing is recorded, the file is being written, or it is damaged."""
+    path = folder / FILE
     try:
-        return ProgressRecord(**json.loads((folder / FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return fitting(ProgressRecord, parse_json(read_bytes(path)), str(path))
+    except ValueError:
         return None
 
 
@@ -104,4 +109,5 @@ class _Recorder(Timed):
         record = ProgressRecord(self.task, self.done, self.total, self.seconds_left)
         with contextlib.suppress(ClasswiseError, OSError):
             check(self._file)
-            self._file.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
+            check_regular(self._file)
+            self._file.write_text(json_text(asdict(record)) + "\n", encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.files.reading import check_regular, parse_json, read_bytes
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import check_regular, read_text
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images
 
@@ -120,8 +119,10 @@ class ArrowTable(TableFile):
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        values = json.loads(read_text(file))
-    except (ValueError, RecursionError) as error:
+        values = parse_json(read_bytes(file))
+    except ClasswiseError:
+        raise
+    except ValueError as error:
         raise ClasswiseError(f"{file} is not JSON; save the data set again") from error
     if not isinstance(values, dict):
         raise ClasswiseError(f"{file} is not a JSON object; save the data set again")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.data.encoded import EncodedImages
 from classwise.data.images import Images
@@ -95,25 +96,6 @@ def begins_with(path: Path, magic: bytes) -> bool:
         return False
 
 
-def read_text(path: Path) -> str:
-    """Read a small text file, such as a list of class names.
-
-    Raises:
-        ClasswiseError: if the file is larger than `limits.TEXT_BYTES`, or not UTF-8.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(limits.TEXT_BYTES + 1)
-    except OSError as error:
-        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
-    if len(content) > limits.TEXT_BYTES:
-        raise ClasswiseError(f"{path} is larger than {limits.TEXT_BYTES >> 20} MiB, the limit for a text file")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ClasswiseError(f"{path} is not UTF-8 text (byte {error.start}); convert it to UTF-8") from error
-
-
 def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Read the bytes of a file.
 
@@ -126,13 +108,3 @@ def read_bytes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return np.fromfile(path, np.uint8)
     except OSError as error:
         raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
-
-
-def check_regular(path: Path) -> None:
-    """Check that a path is not a device, pipe or folder; a missing file is not an error here.
-
-    Raises:
-        ClasswiseError: if the path exists and is not a regular file.
-    """
-    if path.exists() and not path.is_file():
-        raise ClasswiseError(f"{path} is not a regular file; give a file")

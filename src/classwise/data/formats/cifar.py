@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, begins_with, check_regular, split_of_file
+from classwise.data.formats.base import Format, begins_with, split_of_file
 from classwise.data.images import Column, Images
 
 

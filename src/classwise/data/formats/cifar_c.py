@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.corruptions.base import SEVERITIES, Severity
-from classwise.data.formats.base import Format, check_regular, visible
+from classwise.data.formats.base import Format, visible
 from classwise.data.images import Column, Images
 from classwise.data.layout import channels_first
 

@@ -12,10 +12,11 @@ import torch
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.csv_files import csv_columns
+from classwise.core.files.reading import read_text
 from classwise.core.settings import limits
 from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, read_text, split_of_file
+from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, split_of_file
 from classwise.data.images import Column
 from classwise.data.labels import Classes, log_empty_classes
 

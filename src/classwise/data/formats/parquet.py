@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import SPLITS, begins_with, check_regular, split_of_file, visible
+from classwise.data.formats.base import SPLITS, begins_with, split_of_file, visible
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import read_text
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, read_bytes, read_text
+from classwise.data.formats.base import Format, read_bytes
 from classwise.data.images import Images
 
 SIDE = 96

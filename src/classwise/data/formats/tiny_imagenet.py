@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import read_text
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, read_text
+from classwise.data.formats.base import Format
 from classwise.data.formats.folder import image_files, subfolders
 from classwise.data.image_files import Decoder, stack
 from classwise.data.images import Images

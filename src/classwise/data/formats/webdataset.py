@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -11,10 +10,11 @@ from typing import NamedTuple
 import torch
 
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.files.reading import check_regular, parse_json, read_text
 from classwise.core.settings import limits
 from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import EncodedFormat, check_regular, is_hidden, read_text, split_of_file, visible
+from classwise.data.formats.base import EncodedFormat, is_hidden, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
 from classwise.data.labels import Classes
@@ -158,8 +158,10 @@ def _label(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], keys: 
             return _text(archive, members[key], where)
     if "json" in members:
         try:
-            values = json.loads(_text(archive, members["json"], where))
-        except (ValueError, RecursionError) as error:
+            values = parse_json(_text(archive, members["json"], where))
+        except ClasswiseError:
+            raise
+        except ValueError as error:
             raise ClasswiseError(f"{where}.json is not JSON; write the shard again") from error
         for key in keys:
             if isinstance(values, dict) and key in values:

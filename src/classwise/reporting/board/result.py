@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes.display import RichDisplay
 from classwise.core.files.csv_files import csv_text
+from classwise.core.files.json_values import json_text
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import Level, checked
@@ -120,7 +120,7 @@ class Board(RichDisplay):
             ClasswiseError: if a file cannot be written.
         """
         texts = {
-            "board.json": json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+            "board.json": json_text(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n",
             "board.csv": csv_text(self.table),
         }
         files = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,6 +12,8 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import ABOUT, SWEEP, audits_of, contains_audits
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.files.json_values import json_text
+from classwise.core.files.reading import parse_json, read_bytes
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build
 from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
@@ -100,12 +101,11 @@ def _run_of(audit: Audit) -> Run | None:
 
 
 def _in_json(path: Path) -> list[Candidate | Published]:
+    text = read_bytes(path)
     try:
-        content = json.loads(path.read_bytes())
-        json.dumps(content, ensure_ascii=False, allow_nan=False).encode()  # Python reads NaN and lone surrogates too
-    except OSError as error:
-        raise ClasswiseError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text)
+        json_text(content, allow_nan=False)
+    except ValueError as error:
         raise ClasswiseError(f"{path} is not JSON; give an audit, a run, board.json or a RobustBench file") from error
     if isinstance(content, dict) and "tables" in content:
         return _in_board(content, path)

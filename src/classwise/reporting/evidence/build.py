@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -18,8 +17,11 @@ from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.audit_folder import ABOUT, audit_in
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.files.json_values import json_text
+from classwise.core.files.reading import open_regular, read_bytes
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import read_json, write_bytes, write_text
+from classwise.core.settings import limits
 from classwise.core.settings.arguments import checked
 from classwise.core.version import __version__
 from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts
@@ -43,6 +45,10 @@ class Manifest(TypedDict):
     schema_version: int
     files: dict[str, str]
     audits: Annotated[list[ManifestAudit], pydantic.Field(min_length=1)]
+
+
+class _Versioned(TypedDict):
+    schema_version: int
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,7 @@ def evidence(
         raise ClasswiseError("audits is empty; give at least one folder of an audit")
     loaded = [_load(Path(path)) for path in given]
     facts = evidence_facts(loaded, _policy_for(loaded, file))
-    write_bytes(folder / POLICY, file.read_bytes())
+    write_bytes(folder / POLICY, read_bytes(file, limits.RECIPE_BYTES))
     write_text(folder / FACTS, _text(facts))
     write_text(folder / PAGE, evidence_page(facts))
     manifest: Manifest = {
@@ -150,7 +156,6 @@ def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[st
     """
     place = Path(folder)
     manifest = _manifest(place / MANIFEST)
-    check_schema_version(manifest["schema_version"], SCHEMA_VERSIONS["evidence"], str(place))
     recorded = manifest["audits"]
     if audits and len(audits) != len(recorded):
         raise ClasswiseError(f"{place} is on {len(recorded)} audits, and {len(audits)} are given; give all, in order")
@@ -168,18 +173,17 @@ def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[st
 
 
 def _manifest(file: Path) -> Manifest:
-    content = read_json(file, "give the folder of an evidence report", {"schema_version": int})
-    try:
-        return pydantic.TypeAdapter(Manifest).validate_python(content)
-    except pydantic.ValidationError as error:
-        (*_, problem) = error.errors(include_url=False)
-        where = ".".join(map(str, problem["loc"]))
-        raise ClasswiseError(f"{file} is damaged ({where}: {problem['msg']}); restore it from a copy") from error
+    if not file.exists():
+        raise ClasswiseError(f"there is no {file}; give the folder of an evidence report")
+    version = read_json(file, kind=_Versioned)["schema_version"]
+    check_schema_version(version, SCHEMA_VERSIONS["evidence"], str(file.parent))
+    return read_json(file, kind=Manifest)
 
 
 def _recomputed(place: Path, paths: Sequence[Path]) -> Iterator[str]:
     """A line for each difference to a report that is computed again."""
     try:
+        text, page = read_bytes(place / FACTS), read_bytes(place / PAGE)
         stored = read_json(place / FACTS)
         loaded = [_load(path) for path in paths]
         facts: dict[str, Any] = dict(evidence_facts(loaded, _policy_for(loaded, place / POLICY)))
@@ -189,10 +193,13 @@ def _recomputed(place: Path, paths: Sequence[Path]) -> Iterator[str]:
     version = str(stored.get("classwise"))
     facts["classwise"] = version
     other = "" if version == __version__ else f"; it is of classwise {version}, and this is {__version__}"
-    for key in dict.fromkeys((*facts, *stored)):
-        if key not in stored or facts.get(key) != stored[key]:
+    if text != _text(facts).encode():
+        differ = [key for key in {**facts, **stored} if _entry(facts, key) != _entry(stored, key)]
+        for key in differ:
             yield f"{FACTS}: {key} differs from what the audits and the policy give{other}"
-    if (place / PAGE).read_bytes() != evidence_page(cast("EvidenceFacts", facts)).encode():
+        if not differ:
+            yield f"{FACTS} has the values that the audits and the policy give, but other bytes{other}"
+    if page != evidence_page(cast("EvidenceFacts", facts)).encode():
         yield f"{PAGE} differs from the page that the audits and the policy give{other}"
 
 
@@ -228,8 +235,14 @@ def _differing(folder: Path, digests: dict[str, str]) -> Iterator[str]:
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+    with open_regular(file) as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _entry(facts: Mapping[str, Any], key: str) -> str | None:
+    """The text of an entry, so that false is not 0; None for none."""
+    return _text(facts[key]) if key in facts else None
 
 
 def _text(facts: Any) -> str:
-    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    return json_text(facts, indent=2, ensure_ascii=False) + "\n"

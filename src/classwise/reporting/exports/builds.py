@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from xml.etree import ElementTree as ET
 from classwise.auditing.criteria.thresholds import ACCURACY, Threshold
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.run.result import Audit
-from classwise.core.files.storage import write_text
+from classwise.core.files.storage import write_json, write_text
 from classwise.core.version import __version__
 from classwise.reporting.escape import visible
 from classwise.reporting.facts.condition_text import result_text
@@ -153,7 +152,7 @@ def write_sarif(
         "version": SARIF_VERSION,
         "runs": [{"tool": {"driver": driver}, "results": results}],
     }
-    write_text(path, json.dumps(log, indent=2, ensure_ascii=False) + "\n")
+    write_json(path, log, indent=2, ensure_ascii=False)
 
 
 def _result(

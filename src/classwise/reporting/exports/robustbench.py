@@ -8,7 +8,6 @@ own benchmark writes, until the author fills them in.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -21,7 +20,7 @@ from classwise.auditing.run.suite import parse_attacks
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.json_values import json_value
 from classwise.core.files.schema import SCHEMA_VERSIONS
-from classwise.core.files.storage import write_text
+from classwise.core.files.storage import write_json
 from classwise.core.settings.arguments import checked
 from classwise.core.version import __version__
 from classwise.data.sets import DATA
@@ -113,7 +112,7 @@ def write_robustbench(
         ClasswiseError: under the conditions of `robustbench`, or if the file cannot be written.
     """
     value = robustbench(audit, info)
-    write_text(Path(path), json.dumps(json_value(value), indent=2, ensure_ascii=False) + "\n")
+    write_json(Path(path), json_value(value), indent=2, ensure_ascii=False)
     return value
 
 

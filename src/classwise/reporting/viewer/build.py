@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.compare.sources import Source
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_text
 from classwise.core.files.storage import write_bytes, write_text
 from classwise.core.settings.accepted import BY_CONTENT
 from classwise.core.settings.arguments import checked
@@ -82,7 +82,7 @@ def view(
         shutil.rmtree(folder / IMAGES, ignore_errors=True)
     content["pixels"] = _write_sheets(folder / IMAGES, pixels, [*loaded.values()])
     content["findings"] = FINDINGS
-    text = json.dumps(json.dumps(content, separators=(",", ":")))
+    text = json_text(json_text(content, compact=True))
     write_text(folder / DATA, f"const CONTENT = {text};\n")
     here = Path(__file__).parent
     write_text(folder / OWN[0], (here / OWN[0]).read_text(encoding="utf-8"))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
 
-from classwise.core.errors import ClasswiseError
-from classwise.core.files.storage import write_text
+from classwise.core.files.storage import read_json, write_json
 from classwise.core.progress.listener import NullProgress, Progress
 
 RUNS = "tracking.json"
@@ -117,11 +115,9 @@ def joined_run(folder: Path, tracker: str, start: Callable[[str | None], str]) -
         ClasswiseError: if the file with the ids is damaged.
     """
     file = folder / RUNS
-    try:
-        known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        saved = known.get(tracker)
-    except (ValueError, AttributeError) as error:
-        raise ClasswiseError(f"{file} is damaged; delete it to start new runs in the trackers") from error
-    run = start(None if saved is None else str(saved))
+    advice = "delete it to start new runs in the trackers"
+    known = read_json(file, advice, kind=dict[str, str]) if file.exists() else {}
+    saved = known.get(tracker)
+    run = start(saved)
     if saved is None:
-        write_text(file, json.dumps(known | {tracker: run}, indent=2) + "\n")
+        write_json(file, known | {tracker: run}, indent=2)

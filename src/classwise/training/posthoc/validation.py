@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import nn
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine, Job
@@ -39,7 +42,7 @@ def validation_split(
         ClasswiseError: if the run has no validation split, the images differ from those of the run, or a start was
             trained on the split.
     """
-    index = read_json(run.path / "validation.json", keys={"index": list})["index"]
+    index = read_json(run.path / "validation.json", kind=_Validation)["index"]
     if not index:
         raise ClasswiseError(f"{run.path} has no validation split; train with data.validation = 0.02 or more")
     images = training_images(run.recipe.data) if data is None else data
@@ -49,6 +52,10 @@ def validation_split(
     for note in check_start_models(run, run.recipe, images, rows, list(dict.fromkeys(starts))):
         (progress or NullProgress()).log(note)
     return images.take(rows)
+
+
+class _Validation(TypedDict):
+    index: list[Annotated[int, pydantic.Field(ge=0)]]
 
 
 def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:

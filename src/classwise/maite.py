@@ -17,9 +17,11 @@ from torch import Tensor, nn
 
 from classwise.auditing.run.attack import attack
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
+from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
+from classwise.core.settings.ambient_state import in_known_state
 from classwise.core.settings.arguments import BatchSize, Level, checked
 from classwise.core.settings.config import Seed
 from classwise.core.settings.names import checked_names
@@ -112,11 +114,12 @@ class ModuleModel:
             metadata["index2label"] = dict(enumerate(names))
         self.metadata = metadata
 
+    @in_known_state
     def __call__(self, batch: Sequence[ArrayLike], /) -> Sequence[Array]:
         """Logits, float32 (C,), of each image (C, H, W), float in [0, 1]."""
-        x = _pixels(batch)
-        with evaluating(self.module), torch.no_grad():
-            logits = self.module(x.to(device_of(self.module)))
+        x, device = _pixels(batch), device_of(self.module)
+        with evaluating(self.module), torch.no_grad(), true_float32(device):
+            logits = self.module(x.to(device))
         return list(logits.float().cpu().numpy())
 
 
@@ -190,6 +193,7 @@ class AttackAugmentation:
         self._seed, self._batch_size = seed, batch_size
         self.metadata = {"id": f"{', '.join(self._suite)} at {self._threat}"}
 
+    @in_known_state
     def __call__(
         self, batch: tuple[Sequence[ArrayLike], Sequence[ArrayLike], Sequence[DatumMetadata]], /
     ) -> tuple[Sequence[Array], Sequence[ArrayLike], Sequence[DatumMetadata]]:
@@ -205,7 +209,7 @@ class AttackAugmentation:
         if not len(x) == len(y) == len(index):
             raise ClasswiseError(f"batch of {len(x)} images, {len(y)} targets and {len(index)} metadata; must be equal")
         device = device_of(self._model)
-        with evaluating(self._model), torch.no_grad():
+        with evaluating(self._model), torch.no_grad(), true_float32(device):
             correct = predicts(self._model(x.to(device)), y.to(device)).cpu()
         if bool(correct.any()):
             given = x[correct], y[correct], self._suite
@@ -251,6 +255,7 @@ class ClassAccuracy:
         """Forget all images."""
         self._counts: ClassCounts | None = None
 
+    @in_known_state
     def update(
         self, predictions: Sequence[ArrayLike], targets: Sequence[ArrayLike], metadata: Sequence[DatumMetadata], /
     ) -> None:

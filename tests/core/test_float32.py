@@ -116,6 +116,23 @@ def test_the_settings_hold_within_and_are_restored(chosen: Callable[[], None]) -
     assert settings() == before
 
 
+@pytest.mark.parametrize("level", ["high", "medium"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_cpu_computes_in_true_float32_whatever_the_user_allows(level: str, threads: int) -> None:
+    torch.set_float32_matmul_precision(level)
+    before, contexts = settings(), [true_float32(torch.device("cpu")) for _ in range(threads)]
+    for context in contexts:
+        context.__enter__()
+    for context in contexts:
+        if NEWER:
+            assert backends.mkldnn.matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
+        else:
+            assert torch.get_float32_matmul_precision() == "high"
+        assert multiplies_in_tf32()  # a GPU
+        context.__exit__(None, None, None)
+    assert settings() == before
+
+
 def test_other_devices_keep_their_settings() -> None:
     older()
     with true_float32(torch.device("cpu")), tf32(torch.device("cpu")):

@@ -19,6 +19,7 @@ from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.precision import EXACT, Precision, fastest
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.settings.ambient_state import in_known_state
 from classwise.core.settings.config import make
 from classwise.models.base import device_of
 from classwise.models.logits import as_logits
@@ -51,6 +52,7 @@ class AutoAttack:
         ClasswiseError: for an unknown norm, version or attack, a negative radius, or a model of TensorFlow.
     """
 
+    @in_known_state
     def __init__(
         self,
         model: nn.Module | Callable[[Tensor], object],
@@ -97,7 +99,7 @@ class AutoAttack:
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = ..., *, return_labels: Literal[True], state_path: None = ...
     ) -> tuple[Tensor, Tensor]: ...
-    @torch.inference_mode(mode=False)
+    @in_known_state
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = 250, return_labels: bool = False, state_path: object = None
     ) -> Tensor | tuple[Tensor, Tensor]:
@@ -133,7 +135,7 @@ class AutoAttack:
                 self._print(f"robust accuracy after {name.upper()}", robust)
             return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
 
-    @torch.inference_mode(mode=False)
+    @in_known_state
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
         """Run each attack on all images separately.
 

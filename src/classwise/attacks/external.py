@@ -17,8 +17,8 @@ from classwise.core.compute.memory_format import contiguous, format_of
 from classwise.core.compute.precision import Forward
 from classwise.core.compute.rng import seeded
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.ambient_state import default_of_user
 from classwise.core.settings.config import Count, configurable
-from classwise.core.settings.default_device import default_of_user
 from classwise.core.settings.registry import is_builtin, load_object
 from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import bare

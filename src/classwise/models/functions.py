@@ -16,6 +16,7 @@ from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.user_code import call_user_code
 from classwise.data.maite import class_names_of, has_metadata
+from classwise.models.unwrapping import DATA_PARALLEL, unwrapped
 
 _MOST = 1000
 """Maximum number of objects searched for modules."""
@@ -46,6 +47,7 @@ class FunctionModel(nn.Module):
         self.name = getattr(function, "__qualname__", type(function).__qualname__)
         self._function = function
         modules, codes = _contents(function)
+        _check_passes(modules)
         for number, module in enumerate(modules):
             self.add_module(f"module{number}", module)
         digest = hashlib.sha256("\n".join(sorted(codes)).encode()).digest()
@@ -57,14 +59,30 @@ class FunctionModel(nn.Module):
         return call_user_code(self._function, x)
 
 
-def as_module(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
-    """The model as a module.
+def _check_passes(modules: Iterable[nn.Module]) -> None:
+    """Check that the passes of a function do not wait for other processes.
 
     Raises:
-        ClasswiseError: if it is neither a module nor a function.
+        ClasswiseError: if one of its modules exchanges tensors with them.
+    """
+    for module in (submodule for found in modules for submodule in found.modules()):
+        group = getattr(module, "process_group", None) if isinstance(module, DATA_PARALLEL) else None
+        if group is not None and group.size() > 1:
+            raise ClasswiseError(
+                f"the function calls a {type(module).__name__}, which waits for the other processes in each pass, and "
+                "these take other numbers of passes; call its attribute module instead"
+            )
+        unwrapped(module)
+
+
+def as_module(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
+    """The model as a module, without the wrappers of parallel training and of `torch.compile` (`unwrapped`).
+
+    Raises:
+        ClasswiseError: if it is neither a module nor a function, or its weights are distributed over processes.
     """
     if isinstance(model, nn.Module):
-        return model
+        return unwrapped(model)
     if not callable(model):
         raise ClasswiseError(f"the model is a {type(model).__name__}; give a module, a function or the name of a model")
     return FunctionModel(model)

@@ -123,15 +123,16 @@ def in_unit_interval(outputs: Tensor) -> bool:
 def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
     """The model as a module that returns logits: networks of the zoo and wrappers unchanged, others wrapped.
 
+    The wrappers of parallel training and of `torch.compile` are removed (`unwrapped`).
+
     Args:
         model: a module, a function from images to an output with logits, or a model in the protocol of MAITE.
 
     Raises:
         ClasswiseError: if it is neither.
     """
-    if isinstance(model, Classifier | Wrapper):
-        return model
-    return LogitsModel(MaiteModel(model) if is_model(model) else as_module(model))
+    network = MaiteModel(model) if is_model(model) else as_module(model)
+    return network if isinstance(network, Classifier | Wrapper) else LogitsModel(network)
 
 
 def logits_model_of(model: nn.Module) -> LogitsModel | None:

@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from classwise.core.compute.compilation import CompiledNetwork, Compiling, compiled
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.ambient_state import known_state
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_names
 from classwise.data import Images
 from classwise.models.modes import frozen
+from classwise.models.unwrapping import unwrapped
 from classwise.threat.ball import Threat, ThreatLike
 from classwise.training.averaging import Average, copied
 from classwise.training.batches import with_settings
@@ -109,16 +111,24 @@ class ClassWiseLoss(nn.Module):
             y: labels, int64 (N,).
             index: the index of each image in the random numbers, int64 (N,); None: its position in the epoch.
         """
+        recorded = torch.is_grad_enabled()
+        with known_state(), torch.set_grad_enabled(recorded):
+            return self._loss(model, x, y, index)
+
+    def _loss(self, model: nn.Module, x: Tensor, y: Tensor, index: Tensor | None) -> Tensor:
+        """The loss of `forward`."""
         parts, settings = self.parts, self.settings()
         batch = self._batch(x, y, index, settings)
         forward = self.recipe.precision.forward(model)
+        network = unwrapped(model, compiled=False)  # to attack images takes no exchange between processes
+        attacked = forward if network is model else self.recipe.precision.forward(network)
         if self.recipe.precision.compile == "on":
             self._compiled = (compiled(model),)
             forward.compile(Compiling(1, math.inf))
         model.train(self.recipe.attack_mode == "train")
         with frozen(model), torch.enable_grad():
             points = parts.objective.points(
-                forward, batch, parts.attack, settings, self._rng.child("craft").at(self.epoch)
+                attacked, batch, parts.attack, settings, self._rng.child("craft").at(self.epoch)
             )
         model.train()
         step = parts.objective.step(forward, batch, points, settings)
@@ -165,20 +175,19 @@ class ClassWiseLoss(nn.Module):
         if needed and valid is None:
             raise ClasswiseError(f"recipe {self.recipe.name!r} reads {needed[0]}; give validation images, valid=")
         signals = self._sums.signals()
-        with torch.inference_mode(mode=False):
-            if valid is not None:
-                attack = self.parts.validation_attack
-                outputs = Evaluation(model, valid, attack, self.threat, self.recipe)()
-                means = class_means(outputs, valid.y, len(self.classes), self.reads)
-                signals |= {f"valid.{name}": value for name, value in means.items()}
-            progress = self.epoch / self.recipe.epochs
-            weights = {name: copied(value) for name, value in model.state_dict().items()}
-            self._average = self.parts.averaging.after_epoch(self._average, weights, signals, progress)
-            self._schedules = [
-                schedule.after_epoch(state, signals, self.epoch)
-                for schedule, state in zip(self.parts.schedules, self._schedules, strict=True)
-            ]
-            self._sums = ClassSums(len(self.classes), self.reads, self.classes.device)
+        if valid is not None:
+            attack = self.parts.validation_attack
+            outputs = Evaluation(unwrapped(model), valid, attack, self.threat, self.recipe)()
+            means = class_means(outputs, valid.y, len(self.classes), self.reads)
+            signals |= {f"valid.{name}": value for name, value in means.items()}
+        progress = self.epoch / self.recipe.epochs
+        weights = {name: copied(value) for name, value in model.state_dict().items()}
+        self._average = self.parts.averaging.after_epoch(self._average, weights, signals, progress)
+        self._schedules = [
+            schedule.after_epoch(state, signals, self.epoch)
+            for schedule, state in zip(self.parts.schedules, self._schedules, strict=True)
+        ]
+        self._sums = ClassSums(len(self.classes), self.reads, self.classes.device)
         self.epoch, self.batches = self.epoch + 1, 0
         return signals
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from classwise.attacks.engine import Engine
 from classwise.core.compute.compilation import Compiling
 from classwise.core.compute.distributed import ProcessGroup
+from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.graphs import FEWEST_STEPS, refusal
 from classwise.core.compute.memory_format import copy_of
 from classwise.core.compute.rng import CounterRNG, seed_generators
@@ -119,7 +121,8 @@ class Trainer:
         """
         try:
             folder = self.run.path if self.processes.is_main else None
-            with interruption.deferred(), self.writer, recorded(folder, self.progress) as progress:
+            exact = true_float32(self.device) if self.device.type == "cpu" else nullcontext()
+            with interruption.deferred(), self.writer, exact, recorded(folder, self.progress) as progress:
                 self._fit(progress)
         except interruption.STOPS as stop:
             stop.add_note(self._saved_text())

@@ -56,7 +56,6 @@ USUAL_TIMES = 2.0
 
 
 @checked
-@torch.inference_mode(mode=False)
 @evaluates
 def robustness_curve(
     model: Model,

@@ -7,8 +7,6 @@ import time
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-
 from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.run.arguments import evaluates
@@ -40,7 +38,6 @@ __all__ = ["Audit", "audit", "estimate"]
 
 
 @checked
-@torch.inference_mode(mode=False)
 @evaluates
 def audit(
     model: Model,

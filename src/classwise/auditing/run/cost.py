@@ -77,7 +77,6 @@ class CostEstimate:
 
 
 @checked
-@torch.inference_mode(mode=False)
 @evaluates
 def estimate(
     model: Model,

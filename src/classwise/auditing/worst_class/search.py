@@ -10,7 +10,6 @@ from typing import Annotated, Any, Unpack, cast
 
 import numpy as np
 import pandas as pd
-import torch
 from pydantic import Field
 
 from classwise.auditing.evaluation.evaluation import Computed, Evaluation
@@ -46,7 +45,6 @@ SUITES_BY_NORM = {
 
 
 @checked
-@torch.inference_mode(mode=False)
 @evaluates
 def find_worst_class(
     model: Model,

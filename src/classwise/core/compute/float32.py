@@ -1,7 +1,8 @@
-"""The arithmetic of float32 on a GPU: true float32 for the passes that decide success, TF32 for some that search.
+"""The arithmetic of float32: true float32 for the passes that decide success, TF32 for some that search on a GPU.
 
 By default cuDNN computes float32 convolutions in TF32, whose numbers have 10 bits of mantissa instead of 23. Logits
-then err by about 1e-3, and predictions near the decision boundary are those of another function.
+then err by about 1e-3, and predictions near the decision boundary are those of another function. A CPU computes in less
+than float32 only if the user allows it, as with ``torch.set_float32_matmul_precision("medium")``.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from typing import Any, Literal, NamedTuple
 
 import torch
+
+from classwise.core.settings.shared_context import SharedContext
 
 Float32 = Literal["float32", "tf32"]
 """How a GPU computes convolutions and matrix products of float32 numbers."""
@@ -56,12 +59,14 @@ _before: list[Any] = []
 
 
 def true_float32(device: torch.device) -> AbstractContextManager[None]:
-    """Context without TF32 in convolutions and matrix products on a GPU; nothing changes on other devices.
+    """Context in which convolutions and matrix products on a device are computed in float32, not in TF32 or bfloat16.
 
-    The settings are those of the process. They are restored when the last of several threads leaves the context. Until
-    then, other threads compute in true float32, too: slower, and never less exactly.
+    The settings are those of the process, for one kind of device. They are restored when the last of several threads
+    leaves the context. Until then, other threads compute in true float32, too: slower, and never less exactly.
     """
-    return _computed_in("float32") if device.type == "cuda" else nullcontext()
+    if device.type == "cuda":
+        return _computed_in("float32")
+    return _on_cpu if device.type == "cpu" and (_is_reduced_on_cpu() or _on_cpu.entered) else nullcontext()
 
 
 def tf32(device: torch.device) -> AbstractContextManager[None]:
@@ -70,6 +75,40 @@ def tf32(device: torch.device) -> AbstractContextManager[None]:
     Nothing changes on other devices, nor, on a GPU without TF32, in the results.
     """
     return _computed_in("tf32") if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def _float32_on_cpu() -> Iterator[None]:
+    """Set the settings of a CPU, and not those of a GPU."""
+    settings = [_attribute(owner, "fp32_precision", {"float32": "ieee"}) for owner in _owners_on_cpu()]
+    if not settings:
+        level: dict[Float32, Any] = {"float32": "high"}
+        settings = [_Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, level)]
+    before = [setting.get() for setting in settings]
+    try:
+        for setting in settings:
+            setting.set(setting.values["float32"])
+        yield
+    finally:
+        for setting, value in zip(settings, before, strict=True):
+            setting.set(value)
+
+
+_on_cpu = SharedContext(_float32_on_cpu)
+
+
+def _owners_on_cpu() -> list[Any]:
+    """What has settings of a CPU: since torch 2.9."""
+    owners = [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
+    return [owner for owner in owners if getattr(owner, "fp32_precision", None) is not None]
+
+
+def _is_reduced_on_cpu() -> bool:
+    """Whether the user allows a CPU to compute in less than float32."""
+    owners = _owners_on_cpu()
+    if not owners:
+        return torch.get_float32_matmul_precision() == "medium"
+    return any(owner.fp32_precision not in ("none", "ieee") for owner in owners)
 
 
 @contextmanager

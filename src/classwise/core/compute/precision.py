@@ -22,8 +22,8 @@ from classwise.core.compute.memory_format import (
     overflows_in_channels_last,
 )
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.ambient_state import default_of_user
 from classwise.core.settings.config import configurable
-from classwise.core.settings.default_device import default_of_user
 
 Dtype = Literal["float32", "bfloat16"]
 Forward = Callable[[Tensor], Tensor]
@@ -200,7 +200,14 @@ class Pass:
         if not self._precision.channels_last and is_contiguous(x):
             return self._logits(x)
         strides = None if self._precision.channels_last else x.stride()
-        kind = (x.shape, strides, self._mixed, self.module.training, torch.is_grad_enabled(), x.requires_grad)
+        kind = (
+            x.shape,
+            strides,
+            self._mixed,
+            getattr(self.module, "training", False),
+            torch.is_grad_enabled(),
+            x.requires_grad,
+        )
         return self._format.run(lambda: self._logits(x), self.module, x.device, kind)
 
     def _logits(self, x: Tensor) -> Tensor:

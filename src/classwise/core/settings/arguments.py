@@ -24,7 +24,7 @@ import pydantic
 from classwise.core.errors import ArgumentError, ClasswiseError, unknown
 from classwise.core.settings import limits
 from classwise.core.settings.accepted import Accepted, accepted
-from classwise.core.settings.default_device import default_on_cpu
+from classwise.core.settings.ambient_state import known_state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,7 +73,7 @@ def _wrapped(function: Callable[..., Any], label: str) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **values: Any) -> Any:
-        with default_on_cpu():
+        with known_state():
             positional, named = arguments.bound(args, values)
             return function(*positional, **named)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 
 
 class SharedContext:
@@ -33,24 +33,27 @@ class SharedContext:
         self._make = make
         self._lock = threading.Lock()
         self._threads = 0
-        self._context: AbstractContextManager[object] | None = None
+        self._stack = ExitStack()
 
     @property
     def entered(self) -> bool:
-        """Whether a thread is within the context."""
-        return self._context is not None
+        """Whether a thread is within the context: from before it changes anything until all is restored."""
+        return self._threads > 0
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._context is None:
-                context = self._make()
-                context.__enter__()
-                self._context = context
             self._threads += 1
+            if self._threads == 1:
+                try:
+                    self._stack.enter_context(self._make())
+                except BaseException:
+                    self._threads -= 1
+                    raise
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._threads -= 1
-            if not self._threads and self._context is not None:
-                context, self._context = self._context, None
-                context.__exit__(None, None, None)
+            try:
+                if self._threads == 1:
+                    self._stack.close()
+            finally:
+                self._threads -= 1

@@ -18,6 +18,7 @@ from classwise.core.compute.precision import check_device
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
+from classwise.core.settings.ambient_state import restores_state
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count
 from classwise.core.settings.registry import kind_text
@@ -45,6 +46,7 @@ from classwise.models.normalization import Normalized
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
 from classwise.models.resizing import Resized
+from classwise.models.unwrapping import unwrapped
 from classwise.models.weights import fingerprint
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ Model = str | os.PathLike[str] | nn.Module | Callable[[Any], object]
 
 
 @checked
+@restores_state
 def load_model(
     model: Model,
     weights: str | os.PathLike[str] | None = None,
@@ -132,15 +135,15 @@ def load_model(
     if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
-        unwrapped = None if unwrap is None else _Unwrapped.of(model, unwrap, data)
-        loaded, note = as_logits(model if unwrapped is None else unwrapped.module), "unmodified"
+        of_maite = None if unwrap is None else _Unwrapped.of(model, unwrap, data)
+        loaded, note = as_logits(model if of_maite is None else of_maite.module), "unmodified"
         if mean is not None and std is not None:
             loaded = Normalized(loaded, mean, std)
         if weights is not None:
             loaded, note = _with_checkpoint(loaded, read_state(_weights_file(weights), state_dict_key=state_dict_key))
         loaded = _finished(loaded, note, data, device, outputs)
-        if unwrapped is not None:
-            unwrapped.check(loaded)
+        if of_maite is not None:
+            of_maite.check(loaded)
         return loaded
     given = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "mean": mean, "std": std}
     given = {key: value for key, value in given.items() if value is not None} | options
@@ -234,7 +237,7 @@ def _with_published(model: nn.Module, published: SourceModel, note: str) -> tupl
 
 def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Module, str]:
     """The model with the weights and normalisation of a checkpoint, and the note on them."""
-    network = _uncompiled(bare(model))
+    network = unwrapped(bare(model))
     matched = match_keys(checkpoint, network)
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
     note_weights_file(network, checkpoint.path)
@@ -287,17 +290,6 @@ def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:
     if spec:
         model.spec = {**spec, "mean": mean.tolist(), "std": std.tolist()}  # type: ignore[assignment]
     return model
-
-
-def _uncompiled(network: nn.Module) -> nn.Module:
-    """The module inside a module of `torch.compile`, `DataParallel` or `DistributedDataParallel`."""
-    while True:
-        inner = network._modules.get("_orig_mod")
-        if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = network.module
-        if inner is None:
-            return network
-        network = inner
 
 
 def _with_outputs(model: nn.Module, outputs: Outputs) -> nn.Module:

@@ -38,6 +38,7 @@ from classwise.cli.help import PanelCommand, PanelGroup
 from classwise.core.errors import ClasswiseError, one_line
 from classwise.core.progress import interruption
 from classwise.core.settings import command_line
+from classwise.core.settings.docstrings import docstring
 from classwise.core.settings.user_code import user_code
 from classwise.core.version import __version__
 
@@ -115,9 +116,23 @@ def classwise(
     del version, debug  # `run` reads ``debug`` before the command starts
 
 
+def _state_help(group: typer.Typer) -> None:
+    """Give each command its docstring as its help, since Typer does not find one that the interpreter has removed."""
+    if group.registered_callback is not None and group.registered_callback.callback is not None:
+        callback = group.registered_callback.callback
+        callback.__doc__ = callback.__doc__ or docstring(callback)
+    for command in group.registered_commands:
+        if command.callback is not None:
+            command.callback.__doc__ = command.callback.__doc__ or docstring(command.callback)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _state_help(inner.typer_instance)
+
+
 @functools.cache
 def _program() -> Any:
     """The program as Typer builds it, once for all calls in a process."""
+    _state_help(app)
     return typer.main.get_command(app)
 
 

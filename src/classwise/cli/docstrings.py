@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import Any, Literal, get_args, get_origin
 
 from classwise.core.settings import limits
+from classwise.core.settings.docstrings import docstring
 
 _SECTION = re.compile(r"^(?:Args|Attributes|Examples?|Raises|Returns):$", re.MULTILINE)
 _FIELD = re.compile(r"^    (\w+): (.*)$")
@@ -15,14 +15,14 @@ _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 def summary(part: object) -> str:
     """The docstring without its sections."""
-    return _SECTION.split(inspect.cleandoc(part.__doc__ or ""))[0].strip()
+    return _SECTION.split(docstring(part))[0].strip()
 
 
 def meanings(cls: type) -> dict[str, str]:
     """What each setting means, by the docstring of the class or of the nearest base that speaks of it."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        found |= _fields(vars(base).get("__doc__") or "")
+        found |= _fields(docstring(base))
     return found
 
 
@@ -30,7 +30,7 @@ def _fields(doc: str) -> dict[str, str]:
     """The entries of the section ``Args``, each on one line and without backticks."""
     found: dict[str, str] = {}
     name, inside = "", False
-    for line in inspect.cleandoc(doc).splitlines():
+    for line in doc.splitlines():
         if not line.startswith(" "):
             inside = line == "Args:" or (inside and not line)
         elif inside and (entry := _FIELD.match(line)):

@@ -86,8 +86,10 @@ class Test(Tested):
     cifar10: bool = False
 
     def __post_init__(self) -> None:
-        assert self.exact or self.basis == "experiment", "a computation has no sampling error"
-        assert self.trainings == 1 or (self.trainings > 1 and not self.exact), "exact tests are for fixed models"
+        if not (self.exact or self.basis == "experiment"):
+            raise AssertionError(f"{self.claim}: a computation has no sampling error")
+        if not (self.trainings == 1 or (self.trainings > 1 and not self.exact)):
+            raise AssertionError(f"{self.claim}: exact tests are for fixed models")
 
     def decide(self, level: float) -> tuple[Answer, int, int]:
         """Decide the claim at an error level.

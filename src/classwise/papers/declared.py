@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
 from classwise.papers.claims import Basis, Limits, Test, not_tested
 from classwise.papers.interval_estimators import IntervalEstimator, negative, plus
@@ -116,7 +117,8 @@ def declared_tests(
 def _estimator(measures: Measures, measure: str, *names: str) -> IntervalEstimator:
     """The estimator of a part; a measure may have a sign and an added number."""
     found = _MEASURE.fullmatch(measure)
-    assert found is not None, measure
+    if found is None:
+        raise ClasswiseError(f"measure {measure!r}: give a name, with a sign or an added number of points")
     minus, plain, sign, points = found.groups()
     estimator = measures(plain, *names) if callable(measures) else measures[plain](*names)
     signed = negative(estimator) if minus else estimator

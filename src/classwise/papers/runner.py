@@ -245,7 +245,8 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
     declared = {recipe_at(scale, training).digest() for scale in scales for training in one.trainings(scale).values()}
     recipes = [requested.recipe for requested in context.requests.trainings.values()]
     undeclared = sorted({recipe.name for recipe in recipes if recipe.digest() not in declared})
-    assert not declared or not undeclared, f"{one.item}: undeclared trainings: {', '.join(undeclared)}"
+    if declared and undeclared:
+        raise AssertionError(f"{one.item}: undeclared trainings: {', '.join(undeclared)}")
 
 
 def for_data(data: str, tests: Sequence[Test]) -> list[Test]:
@@ -296,7 +297,8 @@ def _check_trainings(tests: Sequence[Test], context: Context) -> None:
     """Check that no test states more trainings of a model than the experiment requested."""
     most = max(_seeds_per_model(context), default=1)
     for test in tests:
-        assert test.trainings <= most, f"{test.claim}: intervals over {test.trainings} trainings, of {most} requested"
+        if test.trainings > most:
+            raise AssertionError(f"{test.claim}: intervals over {test.trainings} trainings, of {most} requested")
 
 
 def _distinct(values: Iterable[Value]) -> tuple[Value, ...]:

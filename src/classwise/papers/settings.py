@@ -29,7 +29,7 @@ from typing import Any, Literal
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.suites import SUITES
-from classwise.core.errors import unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Spec, describe, number, relative_step
 from classwise.data import DATA
@@ -654,7 +654,8 @@ def _untrained(stated: ItemSettings, rows: Sequence[_Row], scale: Scale) -> list
 def _epochs(ranges: Value) -> set[int]:
     """The epochs of ranges such as ``101-120, 181-200``."""
     matches = [_RANGE.fullmatch(part) for part in str(ranges).split(", ")]
-    assert all(matches), ranges
+    if not all(matches):
+        raise ClasswiseError(f"epochs {str(ranges)!r}: give ranges such as 101-120, 181-200")
     ends = [(int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) for match in matches if match]
     return {epoch for first, last, step in ends for epoch in range(first, last + 1, step)}
 

@@ -157,7 +157,8 @@ class Drawing:
             _most_common([label.anchor for label in labels], Label.anchor),
             _most_common([label.style for label in labels], Label.style),
         )
-        assert not STYLES[usual.style].stroke, "all marks would inherit it"
+        if STYLES[usual.style].stroke:
+            raise ValueError(f"labels of style {usual.style!r}: all marks would inherit its stroke")
         return (
             f'<svg viewBox="0 0 {_n(self.width)} {_n(self.height)}" width="{_n(self.width)}" '
             f'height="{_n(self.height)}" font-size="{_n(usual.size)}" text-anchor="{usual.anchor}" '
@@ -276,7 +277,8 @@ def _look_of_line(mark: Mark) -> str | None:
 
 
 def _look(style: str) -> str:
-    assert style in STYLES, style
+    if style not in STYLES:
+        raise AssertionError(style)
     return f'class="m-{style}"'
 
 

@@ -231,7 +231,7 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
 
     def made(function: Callable[..., Any]) -> Metric:
         name = about.get("name", function.__name__)
-        first_line = summary(function).removesuffix(".") if function.__doc__ else name
+        first_line = summary(function).removesuffix(".") or name
         return Metric(**{"name": name, "function": function, "title": name, "about": first_line, **about})
 
     return made

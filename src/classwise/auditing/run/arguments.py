@@ -13,6 +13,7 @@ import torch
 from classwise.auditing.evaluation.option import Option, options_of
 from classwise.auditing.evaluation.types import type_of
 from classwise.core.compute.precision import Dtype, Precision
+from classwise.core.settings.docstrings import docstring
 from classwise.data.images import Group
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -49,7 +50,7 @@ def evaluates(function: F) -> F:
     ]
     function.__annotations__ |= {option.name: type_of(option.type, _NAMES) for option in options}
     function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    before, entry, after = (inspect.getdoc(function) or "").partition(f"    **{last.name}: see `{record.__name__}`.\n")
+    before, entry, after = docstring(function).partition(f"    **{last.name}: see `{record.__name__}`.\n")
     if entry:
         function.__doc__ = "".join((before, *map(_entry, options), after))
     return function

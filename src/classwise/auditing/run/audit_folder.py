@@ -15,6 +15,7 @@ from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.parquet import read_table, write_table
 from classwise.core.compute.environment import Environment
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.reading import fitting
 from classwise.core.files.storage import MARKERS, Marker, ResultFolder
 
 ABOUT = MARKERS["audit"]
@@ -59,12 +60,19 @@ def folder_for(path: Path, name: str = "audit") -> Path:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Read ``audit.json``.
+    """Read ``audit.json``, as JSON values of the types of `About`.
 
     Raises:
         ClasswiseError: as `ResultFolder.read`.
     """
     return ResultFolder(folder, "audit").read(About)
+
+
+def guards_in(about: Mapping[str, Any]) -> tuple[tuple[AuditWarning, ...], GuardReport | None]:
+    """The warnings, and the report on the guards, in the content of ``audit.json``."""
+    warnings = fitting(tuple[AuditWarning, ...], about.get("warnings", []), ABOUT)
+    saved = about.get("guards")
+    return warnings, None if saved is None else fitting(GuardReport, saved, ABOUT)
 
 
 def earlier_audits(folder: Path, settings: Mapping[str, Any], policy: str) -> list[Path]:

@@ -15,7 +15,7 @@ from classwise.auditing.guards.evidence import Evidence, InputScale, Memory, Pro
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
-from classwise.auditing.run.audit_folder import ABOUT, read_about, write_trace
+from classwise.auditing.run.audit_folder import ABOUT, guards_in, read_about, write_trace
 from classwise.auditing.run.claim import Claim, finished_audit
 from classwise.auditing.run.loop import Attacked, AttackLoop
 from classwise.auditing.run.plan import Plan
@@ -220,9 +220,9 @@ class _Finish:
         """The results of the guards, or those of a finished audit in the folder."""
         mode, inputs = self.plan.asked["guards"], self.claim.inputs
         about = {} if self.claim.folder is None else read_about(self.claim.folder)
-        report: GuardReport | None = about.get("guards")
+        warnings, report = guards_in(about)
         if report is not None and about.get("complete") and report.covers(mode):
-            return tuple(about.get("warnings", ())), report
+            return warnings, report
         if mode != "off":
             self.progress.log(f"guards: {mode}")
         probe = None if self.late else self._probe(outcomes.meta.data_hash)

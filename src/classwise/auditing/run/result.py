@@ -22,6 +22,7 @@ from classwise.auditing.run.audit_folder import (
     ABOUT,
     audit_in,
     folder_for,
+    guards_in,
     read_about,
     read_trace,
     write_trace,
@@ -396,12 +397,13 @@ class Audit(RichDisplay):
         if (folder / ABOUT).is_file() and not outcome_files.listed(folder / "outcomes"):
             raise IncompleteError(f"{folder}: no image is judged yet; continue the audit with --resume")
         outcomes = Outcomes.load(folder)
-        about = read_about(folder) if (folder / ABOUT).is_file() else {}
+        about = read_about(folder) if (folder / ABOUT).exists() else {}
+        warnings, guards = guards_in(about)
         if (meta := outcomes.meta.as_of(about)) != outcomes.meta:
             outcomes = Outcomes(outcomes.frame, meta)
         return Audit(
             outcomes=outcomes,
-            warnings=tuple(about.get("warnings", ())),
+            warnings=warnings,
             group=about.get("group"),
             name=about.get("name", folder.absolute().stem),
             path=folder,
@@ -409,7 +411,7 @@ class Audit(RichDisplay):
             artifacts=Artifacts(folder) if folder.is_dir() else Artifacts(),
             trace=read_trace(folder),
             alpha=about.get("alpha", 0.05),
-            guards=about.get("guards"),
+            guards=guards,
         )
 
 

@@ -617,10 +617,10 @@ class ResultFolder:
             raise ClasswiseError(f"{self.path} already contains this {self.kind} with these settings: {advice}")
 
     def read(self, kind: type[Any] = Marker) -> dict[str, Any]:
-        """Read the marker.
+        """Read the marker, as JSON values.
 
         Args:
-            kind: a `TypedDict` of its entries, derived from `Marker`.
+            kind: a `TypedDict` of its entries, derived from `Marker`, which they are checked against.
 
         Raises:
             ClasswiseError: if it is missing or damaged, has another schema version, or is of another kind.
@@ -631,7 +631,8 @@ class ResultFolder:
         if (found := marker.get("kind", self.kind)) != self.kind:
             raise ClasswiseError(f"{self.path} is the folder of a {found}, not of a {self.kind}; give another folder")
         content: dict[str, Any] = {"settings": {}, "kind": self.kind, **marker}
-        return content if kind is Marker else reading.fitting(kind, content, str(self.marker), advice)
+        reading.fitting(kind, content, str(self.marker), advice)
+        return content
 
     def write(self, **entries: Any) -> None:
         """Replace the marker atomically."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from dataclasses import dataclass
 from typing import ClassVar
+
+from classwise.core.settings.docstrings import docstring
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def summary(part: object) -> str:
     if isinstance(part, functools.partial):
         filled = ", ".join(f"{key}={value}" for key, value in part.keywords.items())
         return f"{summary(part.func)} Here {filled}."
-    return " ".join(inspect.cleandoc(part.__doc__ or "").partition("\n\n")[0].split())
+    return " ".join(docstring(part).partition("\n\n")[0].split())
 
 
 CHANGES = (

@@ -21,6 +21,7 @@ from classwise.attacks.engine import Engine
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT
+from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import replacing
 from classwise.core.settings.config import configurable
 from classwise.data import CORRUPTIONS, corrupt
@@ -579,7 +580,8 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
 
 def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> Similarity:
     outcomes, order = audit.outcomes, torch.argsort(images.index)
-    assert np.array_equal(images.index[order].cpu().numpy(), outcomes.index)
+    if not np.array_equal(images.index[order].cpu().numpy(), outcomes.index):
+        raise ClasswiseError("the audit is of other images")
     logits = clean_logits(model, images.take(order))
     return similarity_of(logits, outcomes.labels, images.class_names, outcomes.correct(attack))
 

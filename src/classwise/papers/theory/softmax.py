@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from classwise.core.settings.docstrings import docstring
 from classwise.papers.theory.toy_model import Statement
 from classwise.stats.counts import FloatArray
 
@@ -114,7 +115,7 @@ def limits(cases: Iterable[Case]) -> Statement:
             failures.append(f"{size} classes, 1/T large: {cold.max()}")
         if not np.abs(hot - 1 / size).max() < NEAR:
             failures.append(f"{size} classes, 1/T small: {hot}")
-    return Statement("limits of P", str(limits.__doc__), count, tuple(failures))
+    return Statement("limits of P", docstring(limits), count, tuple(failures))
 
 
 def _residual(case: Case) -> FloatArray:
@@ -145,4 +146,4 @@ def _compared(name: str, statement: object, gradients: Sequence[tuple[Case, Floa
         error = float(np.abs(value - _differences(case)).max())
         if not error < AGREE * max(1.0, case.inverse**3):
             failures.append(f"{value.shape} at 1/T = {case.inverse:g}: off by {error:.1e}")
-    return Statement(name, str(statement.__doc__), len(gradients), tuple(failures))
+    return Statement(name, docstring(statement), len(gradients), tuple(failures))

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.docstrings import docstring
 from classwise.stats.counts import BoolArray, FloatArray
 from classwise.stats.intervals import clopper_pearson
 
@@ -342,7 +343,7 @@ def _checked(
             count += passed.size
             if not passed.all():
                 failures.append(f"{what}: {int((~passed).sum())} of {passed.size} fail for {model}")
-    says = " ".join((statement.__doc__ or "").partition("\n\n")[0].split())
+    says = " ".join(docstring(statement).partition("\n\n")[0].split())
     return Statement(name, says, count, tuple(failures))
 
 

@@ -27,6 +27,7 @@ from classwise.auditing.run.audit_folder import read_about
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.settings.docstrings import docstring
 from classwise.core.version import __version__
 from classwise.reporting.exports.builds import Status, check_of
 from classwise.reporting.facts.audit_summary import AuditSummary
@@ -370,7 +371,7 @@ def _guards(audit: Audit) -> list[GuardFacts]:
             result = "not run"
         elif name in report.undecided:
             result, detail = "undecided", report.undecided[name]
-        problem = (guard.function.__doc__ or "").strip().partition("\n")[0].replace("``", "")
+        problem = docstring(guard.function).partition("\n")[0].replace("``", "")
         rows.append({"name": name, "problem": problem, "result": result, "detail": detail})
     return rows
 

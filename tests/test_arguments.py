@@ -21,6 +21,8 @@ import classwise as cw
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import Arguments
 
+from .refusals import check_refused
+
 ROOT = Path(__file__).parents[1]
 FURTHER = {
     "auditing.run.corruptions": "audit_corruptions",
@@ -174,6 +176,15 @@ def test_ranges_and_spellings() -> None:
     for name, value in {"batch_size": 31, "seed": -1, "shards": 0, "settle": 1.0, "max_time": math.nan}.items():
         with pytest.raises(ClasswiseError, match=rf"^audit\(\): {name} = {value}: must be a"):
             accepts(name, value)
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a/" + "é" * 200, "a/" * 2100, "a\0b"])
+def test_a_path_that_no_file_system_accepts(path: str) -> None:
+    for label, name in (("audit", "out"), ("train", "out"), ("load_model", "weights"), ("Audit.load", "path")):
+        for value in (path, Path(path)):
+            check_refused(rf"^{label}\(\): {name} = .+ path", DECORATED[label].validated, name, value)
+    check_refused("path", cw.load_data, path)
+    assert DECORATED["audit"].validated("out", "x" * 255) == "x" * 255
 
 
 def test_data_are_neither_copied_nor_read() -> None:

@@ -95,6 +95,11 @@ def test_numpy_and_narrow_types_are_taken() -> None:
     assert Images(torch.ones(1, 1, 2, 2, dtype=torch.float16), torch.tensor([0])).x.dtype == torch.float32
 
 
+@pytest.mark.parametrize("value", [1.0000001192092896, -1e-9, 1 + 1e-6])
+def test_pixels_that_exceed_the_bounds_by_rounding_are_clipped(value: float) -> None:
+    assert Images(torch.full((1, 1, 2, 2), value), torch.tensor([0])).x.tolist() == [[[[float(value > 0.5)] * 2] * 2]]
+
+
 @pytest.mark.parametrize(
     ("x", "y", "options", "message"),
     [
@@ -102,6 +107,8 @@ def test_numpy_and_narrow_types_are_taken() -> None:
         (X[:0], Y[:0], {}, "at least one image"),
         (X.to(torch.int64), Y, {}, "int64, expected uint8"),
         (X + 255, Y, {}, "divide by 255"),
+        (X + 1.02, Y, {}, r"to 1\.02, expected \[0, 1\]; interpolation can leave .* clip with x.clamp\(0, 1\)$"),
+        (X - 2, Y, {}, "move the normalisation into the model"),
         (X - 0.5, Y, {}, "-0.5 to -0.5.*move the normalisation into the model"),
         (X + 300, Y, {}, "move the normalisation into the model"),
         (torch.where(torch.arange(2)[:, None, None, None] == 1, torch.nan, X), Y, {}, "NaN"),

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
+import datetime as dt
+import decimal
 import os
 import pickle
 import re
+import types
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -100,6 +107,44 @@ def test_the_preferred_of_two_is_taken_and_said(tmp_path: Path, preferred: str, 
 )
 def test_nothing_to_read(tmp_path: Path, value: object, key: str | None, message: str) -> None:
     check_refused(message, read_state, saved(tmp_path, value), state_dict_key=key)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        argparse.Namespace(lr=0.1, out=Path("a")),
+        np.float64(0.9),
+        np.bool_(True),
+        np.arange(3),
+        np.array([None, {}], dtype=object),
+        np.random.RandomState(0).get_state(),
+        Path("a/b"),
+        collections.defaultdict(list, {"loss": [1]}),
+        collections.deque([1, 2], maxlen=3),
+        dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
+        decimal.Decimal("1.5"),
+        frozenset({1}),
+        types.SimpleNamespace(a=1),
+        torch.torch_version.TorchVersion("2.0"),
+        uuid.UUID(int=1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_plain_data_beside_the_weights(tmp_path: Path, value: object) -> None:
+    """As timm, Lightning and the references of torchvision write it; the allowed classes of torch stay as they are."""
+    before = set(map(str, torch.serialization.get_safe_globals()))
+    assert same(read_state(saved(tmp_path, {"state_dict": STATE, "other": {"value": value}})).tensors)
+    assert set(map(str, torch.serialization.get_safe_globals())) == before
+
+
+def test_weights_within_a_dictionary_of_another_class(tmp_path: Path) -> None:
+    assert read_state(saved(tmp_path, collections.defaultdict(dict, {"ema": STATE}))).keys == ("ema",)
+
+
+def test_no_class_of_plain_data_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, {"state_dict": STATE, "args": argparse.Namespace(a=1)})
+    monkeypatch.setattr(argparse.Namespace, "__init__", lambda *_, **__: pytest.fail("called"))
+    assert same(read_state(path).tensors)
 
 
 @pytest.mark.parametrize(("protocol", "refusal"), [(None, RUNS), (4, "not written by torch.save")])

@@ -22,6 +22,7 @@ from classwise.cli.options import (
     out_option,
 )
 from classwise.cli.paper_results import note_line, results_facts, show_forecast, show_result, show_table
+from classwise.core.errors import quoted
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
@@ -202,7 +203,7 @@ def run(
     for result in results:
         show_result(result)
     papers_run = " ".join(dict.fromkeys(result.item.partition("/")[0] for result in results))
-    typer.echo(f"next: classwise papers page {papers_run}{'' if store == STORE else f' --store {store}'}")
+    typer.echo(f"next: classwise papers page {papers_run}{'' if store == STORE else f' --store {quoted(store)}'}")
 
 
 @papers.command(cls=PanelCommand)

@@ -12,7 +12,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.tables import audit_facts
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, quoted
 
 if TYPE_CHECKING:
     from classwise.auditing.criteria.thresholds import Threshold
@@ -119,7 +119,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     for audit in audits.values():
         console.echo(f"audit: {audit.path}")
     if len(audits) == total > 1:
-        console.echo(f"next: classwise compare {folder} OTHER")
+        console.echo(f"next: classwise compare {quoted(folder)} OTHER")
 
 
 def _facts(folder: Path, audits: Mapping[int, cw.Audit], held: Mapping[str, list[int]], total: int) -> dict[str, Any]:

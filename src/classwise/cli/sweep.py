@@ -17,7 +17,7 @@ from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
 from classwise.cli.options import Device, Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, quoted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -190,7 +190,7 @@ def collect(
 @contextlib.contextmanager
 def _resumable(folder: Path) -> Iterator[Progress]:
     """Context of running cells: shows the progress, and states how to continue after an interruption."""
-    with console.resumable(f"continue with classwise sweep resume {folder}"), console.progress() as listener:
+    with console.resumable(f"continue with classwise sweep resume {quoted(folder)}"), console.progress() as listener:
         yield listener
 
 
@@ -204,10 +204,10 @@ def _report(folder: Path, cells: Sequence[CellStatus], json: bool) -> None:
 
     _show(cells, json)
     if unfinished(cells):
-        how = f"continue with classwise sweep resume {folder}"
+        how = f"continue with classwise sweep resume {quoted(folder)}"
         raise IncompleteError(f"{counts_text(cells)} of the cells in {folder}; {how}")
     if not json:
-        console.echo(f"next: classwise sweep collect {folder}")
+        console.echo(f"next: classwise sweep collect {quoted(folder)}")
 
 
 def _estimate(plan: str, workers: int, device: str, name: str | None, rates: Rates | None, json: bool) -> None:

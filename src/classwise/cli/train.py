@@ -28,7 +28,7 @@ from classwise.cli.options import (
     pairs,
 )
 from classwise.cli.trackers import TrackerOptions
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, quoted
 
 if TYPE_CHECKING:
     from classwise.core.compute.rates import Rates
@@ -153,7 +153,7 @@ def train(
         typer.echo(
             f"{run.path}: {run.recipe.name}, {run.epochs_done} epochs, saved weights {', '.join(run.saved_weights())}"
         )
-    typer.echo(f"next: classwise audit {folder if len(runs) > 1 else runs[0].path}")
+    typer.echo(f"next: classwise audit {quoted(folder if len(runs) > 1 else runs[0].path)}")
 
 
 def _change(wanted: dict[str, Any], option: str, field: str, value: str | int | None) -> None:

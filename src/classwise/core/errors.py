@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import os
+import shlex
 import unicodedata
 import warnings
 from collections.abc import Iterable
@@ -20,6 +21,16 @@ def printable(text: str) -> str:
         return text
     plain = (char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
     return "".join(char if shown else ascii(char)[1:-1] for char, shown in zip(text, plain, strict=True))
+
+
+def quoted(path: object) -> str:
+    """A path as a word of a command, in quotation marks if it needs them.
+
+    Example:
+        >>> quoted("runs/at"), quoted("my audit")
+        ('runs/at', "'my audit'")
+    """
+    return shlex.quote(str(path))
 
 
 def one_line(message: str) -> str:

@@ -343,8 +343,16 @@ def _highest(device: torch.device) -> Tensor:
     return torch.full((), 255.0, device=device)
 
 
+ROUNDING = 1e-6
+"""Pixels that exceed [0, 1] by at most so much are clipped: arithmetic in float32 rounds by 1e-7."""
+OVERSHOOT = 0.25
+"""Pixels that exceed [0, 1] by at most so much are probably those of images that were interpolated."""
+
+
 def as_pixels(pixels: Any, where: str) -> Tensor:
     """Convert pixels (N, C, H, W) to a plain tensor (`as_tensor`), validate them, and convert floats to float32.
+
+    Values that exceed [0, 1] by rounding (`ROUNDING`) are clipped.
 
     Raises:
         ClasswiseError: for another shape or type, channels last, no images, NaN, or values outside [0, 1].
@@ -367,12 +375,19 @@ def as_pixels(pixels: Any, where: str) -> Tensor:
         raise ClasswiseError(f"{where}: pixels of type {x.dtype}, expected uint8, or float in [0, 1]")
     x = x.to(torch.float32)
     low, high = (float(value) for value in torch.aminmax(x))
-    if not (low >= 0 and high <= 1):
-        if low != low or high != high:
-            raise ClasswiseError(f"{where}: some pixels are NaN, expected float in [0, 1]")
-        hint = "divide by 255" if low >= 0 and 1 < high <= 255 else "move the normalisation into the model"
-        raise ClasswiseError(f"{where}: pixels range from {low:.4g} to {high:.4g}, expected [0, 1]; {hint}")
-    return x
+    if low >= 0 and high <= 1:
+        return x
+    if low != low or high != high:
+        raise ClasswiseError(f"{where}: some pixels are NaN, expected float in [0, 1]")
+    if low >= -ROUNDING and high <= 1 + ROUNDING:
+        return x.clamp(0, 1)
+    if low >= -OVERSHOOT and high <= 1 + OVERSHOOT:
+        hint = "interpolation can leave [0, 1]: clip with x.clamp(0, 1)"
+    elif low >= 0 and high <= 255:
+        hint = "divide by 255"
+    else:
+        hint = "move the normalisation into the model"
+    raise ClasswiseError(f"{where}: pixels range from {low:.7g} to {high:.7g}, expected [0, 1]; {hint}")
 
 
 def as_labels(labels: Any, count: int, where: str) -> Tensor:

@@ -15,7 +15,7 @@ import yaml
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.run.audit_folder import SWEEP
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, quoted
 from classwise.core.files.json_values import json_text
 from classwise.core.files.reading import damaged, read_lines
 from classwise.core.files.schema import check_schema_version
@@ -138,7 +138,9 @@ class SweepFolder:
         if folder.path.is_file():
             raise ClasswiseError(f"{path} is a file; give the folder of a sweep")
         if not folder.cells_file.exists():
-            raise ClasswiseError(f"{path} contains no sweep; start one with: classwise sweep plan.yaml --out {path}")
+            raise ClasswiseError(
+                f"{path} contains no sweep; start one with: classwise sweep plan.yaml --out {quoted(path)}"
+            )
         folder.settings()
         return folder
 

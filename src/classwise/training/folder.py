@@ -14,7 +14,7 @@ from torch import nn
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.core.compute.environment import Environment
-from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.errors import ClasswiseError, did_you_mean, quoted
 from classwise.core.files.json_values import Number
 from classwise.core.files.reading import damaged, open_regular, read_lines
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
@@ -116,8 +116,8 @@ class Run:
         run = Run(Path(path))
         if not run.recipe_file.is_file():
             if (run.path / "audit.json").is_file():
-                raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {path}")
-            hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {path}"
+                raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {quoted(path)}")
+            hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {quoted(path)}"
             raise ClasswiseError(f"{path} contains no run (no recipe.yaml){hint}")
         if run.environment_file.exists():
             version = run.environment.get("schema_version", SCHEMA_VERSIONS["run"])

@@ -18,7 +18,7 @@ from classwise.auditing.outcomes.display import RichDisplay
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
 from classwise.core.compute.environment import Environment
-from classwise.core.errors import ClasswiseError, did_you_mean, printable
+from classwise.core.errors import ClasswiseError, did_you_mean, printable, quoted
 from classwise.core.files.reading import damaged
 from classwise.core.files.storage import ResultFolder
 from classwise.core.settings.arguments import Level, checked
@@ -240,7 +240,7 @@ class Curve(RichDisplay):
         try:
             table = read_table(file, advice)
         except FileNotFoundError as error:
-            hint = did_you_mean(path) or f"; create one with: classwise curve MODEL --out {path}"
+            hint = did_you_mean(path) or f"; create one with: classwise curve MODEL --out {quoted(path)}"
             raise ClasswiseError(f"{path} contains no curve{hint}") from error
         about: dict[str, Any] = {**facts_of(table, "curve", file, advice, _KEY, entries=_Facts)}
         known = {entry.name: about[entry.name] for entry in fields(Curve) if entry.name in about}

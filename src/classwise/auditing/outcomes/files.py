@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from classwise.auditing.outcomes import parquet as tables
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
-from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.errors import ClasswiseError, did_you_mean, quoted
 from classwise.core.files.reading import open_regular
 from classwise.core.files.storage import MARKERS
 from classwise.core.settings.names import checked_names
@@ -217,7 +217,7 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     if not read_files:
         if (path / MARKERS["curve"]).is_file():
             raise ClasswiseError(f"{path} is the folder of a curve or of a worst-class search; expected an audit")
-        hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {path}"
+        hint = did_you_mean(path) or f"; create some with: classwise audit MODEL --data DATA --out {quoted(path)}"
         raise ClasswiseError(f"{path} contains no outcomes{hint}")
     notes = dict.fromkeys(note for _, meta in read_files for note in meta.notes)
     policies = {meta.policy for _, meta in read_files}

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.parquet import read_table, write_table
 from classwise.core.compute.environment import Environment
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, quoted
 from classwise.core.files.reading import fitting
 from classwise.core.files.storage import MARKERS, Marker, ResultFolder
 
@@ -128,7 +128,7 @@ def audit_in(path: Path) -> Path:
         return path
     audits = audits_of(path)
     if not audits:
-        raise ClasswiseError(f"{path} is a run without an audit; create one with: classwise audit {path}")
+        raise ClasswiseError(f"{path} is a run without an audit; create one with: classwise audit {quoted(path)}")
     if len(audits) > 1:
         names = ", ".join(str(folder) for folder in audits)
         raise ClasswiseError(f"{path} contains several audits; select one of {names}")

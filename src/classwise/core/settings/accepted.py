@@ -15,8 +15,14 @@ from typing import Annotated, Any, Literal, Optional, TypeVar, Union, get_args, 
 
 import pydantic
 
+from classwise.core.settings.limits import impossible_path
+
 BY_CONTENT = object()
 """In ``Annotated``: the function itself checks every value, such as each label, with messages of its own."""
+
+
+class PathError(ValueError):
+    """A path that no file system accepts; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ def _union(parts: Sequence[Any]) -> Accepted:
     if len(plain) > 1:
         schema = Annotated[schema, pydantic.Field(union_mode="left_to_right")]
     if "a path" in words:
-        schema = Annotated[schema, pydantic.AfterValidator(_without_null)]
+        schema = Annotated[schema, pydantic.AfterValidator(_possible_path)]
     if len(plain) == len(kinds):
         return Accepted(schema, _listed(words))
     return Accepted(Optional[schema], f"{_listed(words)}, or None")  # noqa: UP045  # of a variable
@@ -239,7 +245,7 @@ def _not_nan(value: Any) -> Any:
     return value
 
 
-def _without_null(value: Any) -> Any:
-    if isinstance(value, str | os.PathLike) and "\0" in str(value):
-        raise ValueError("a path contains no null character")
+def _possible_path(value: Any) -> Any:
+    if (isinstance(value, str) or _is_path(value)) and (reason := impossible_path(value)):
+        raise PathError(reason)
     return value

@@ -23,7 +23,7 @@ import pydantic
 
 from classwise.core.errors import ArgumentError, ClasswiseError, unknown
 from classwise.core.settings import limits
-from classwise.core.settings.accepted import Accepted, accepted
+from classwise.core.settings.accepted import Accepted, PathError, accepted
 from classwise.core.settings.ambient_state import known_state
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,11 +176,12 @@ class Arguments:
         try:
             return kind.adapter.validate_python(value)
         except pydantic.ValidationError as error:
-            causes = (detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False))
-            reason = next((cause for cause in causes if isinstance(cause, ClasswiseError)), None)
-            if reason is not None:
-                raise reason from None
-            raise ArgumentError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}") from None
+            causes = [detail.get("ctx", {}).get("error") for detail in error.errors(include_url=False)]
+            for cause in causes:
+                if isinstance(cause, ClasswiseError):
+                    raise cause from None
+            why = next((f"; {cause}" for cause in causes if isinstance(cause, PathError)), "")
+            raise ArgumentError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}{why}") from None
 
 
 class _Names(dict[str, Any]):

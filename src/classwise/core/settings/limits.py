@@ -34,6 +34,8 @@ SPEC_DEPTH = 8
 """Nested parts of a spec, and dots in the name of a field."""
 NAME_LENGTH = 255
 """Characters of a dotted name of a Python object."""
+FILE_NAME_BYTES, PATH_BYTES = 255, 4095
+"""Length of the name of a file or folder, and of a path: those of usual file systems."""
 CLASSES = 1 << 15
 """Classes, and groups of another column; more are allowed up to the number of images."""
 GROUPINGS = 64
@@ -85,6 +87,17 @@ def check_size(needed: int, what: str, stored: int | None = None) -> None:
         raise ClasswiseError(
             f"{what} needs {_formatted(needed)} of memory and {_formatted(free)} are free; use a smaller part of it"
         )
+
+
+def impossible_path(path: str | os.PathLike[str]) -> str:
+    """Why no usual file system accepts a path; empty if one does."""
+    text = os.fspath(path)
+    if "\0" in text:
+        return "a path must not contain a NUL character"
+    longest = max((len(os.fsencode(name)) for name in Path(text).parts), default=0)
+    if longest > FILE_NAME_BYTES or len(os.fsencode(text)) > PATH_BYTES:
+        return f"a name in a path has at most {FILE_NAME_BYTES} bytes, and a path {PATH_BYTES}"
+    return ""
 
 
 def free_bytes() -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
+from classwise.core.settings import limits
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Count, Seed, build
 from classwise.core.settings.registry import load_object
@@ -265,8 +266,8 @@ def _find(
     """The named data set, or the path and its format."""
     text = os.fspath(source)
     for what, value in (("data", text), ("root", "" if root is None else os.fspath(root))):
-        if "\0" in value:
-            raise ClasswiseError(f"{what} {value!r}: a path must not contain a NUL character")
+        if reason := limits.impossible_path(value):
+            raise ClasswiseError(f"{what} {value[:60]!r}: {reason}")
     path = Path(text).expanduser()
     if text in DATA or (_IMPORT_PATH.fullmatch(text) and not path.exists()):
         if data_format is not None:

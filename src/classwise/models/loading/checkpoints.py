@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pickle
@@ -16,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from classwise.core.errors import ClasswiseError, did_you_mean
+from classwise.core.errors import ClasswiseError, did_you_mean, quoted
 from classwise.core.files.storage import verify
 from classwise.core.settings import limits
 from classwise.core.settings.thread_warnings import warnings_filtered
@@ -86,7 +87,9 @@ def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = Non
         raise ClasswiseError(f"cannot read the weights {file}: not a regular file")
     limits.check_size(size, str(file))
     if file.suffix == ".onnx":
-        raise ClasswiseError(f"{file} is an ONNX model, not weights; give it as the model: classwise audit {file}")
+        raise ClasswiseError(
+            f"{file} is an ONNX model, not weights; give it as the model: classwise audit {quoted(file)}"
+        )
     verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
@@ -114,10 +117,70 @@ def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: str(value) for key, value in entries.items()} if isinstance(entries, dict) else {}
 
 
+class _Value:
+    """Stands for a value beside the weights, which is not needed: no code of its class is called."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class _Dictionary:
+    """Stands for a dictionary of another class, which may contain weights."""
+
+    def __new__(cls, *_: object) -> Any:
+        return collections.OrderedDict()
+
+
+class _List:
+    """Stands for a sequence of another class."""
+
+    def __new__(cls, *_: object) -> Any:
+        return []
+
+
+_PLAIN_DATA: dict[type, dict[str, str]] = {
+    _Value: {
+        "argparse": "Namespace",
+        "builtins": "bool dict float frozenset int list range slice str tuple",
+        "datetime": "date datetime time timedelta timezone",
+        "decimal": "Decimal",
+        "fractions": "Fraction",
+        "numpy": "dtype ndarray",
+        "numpy._core.multiarray": "_reconstruct scalar",
+        "numpy.core.multiarray": "_reconstruct scalar",
+        "pathlib": "PosixPath PurePosixPath PureWindowsPath WindowsPath",
+        "pathlib._local": "PosixPath PurePosixPath PureWindowsPath WindowsPath",
+        "torch.torch_version": "TorchVersion",
+        "types": "SimpleNamespace",
+        "uuid": "SafeUUID UUID",
+    },
+    _Dictionary: {
+        "collections": "defaultdict",
+        "easydict": "EasyDict",
+        "lightning.fabric.utilities.data": "AttributeDict",
+        "lightning_fabric.utilities.data": "AttributeDict",
+        "pytorch_lightning.utilities.parsing": "AttributeDict",
+    },
+    _List: {"collections": "deque"},
+}
+"""Classes of plain data that pickles may name beside those of torch's reader, by what stands for them and module."""
+
+# The reader of torch finds a class by its full name.
+_STAND_INS: list[Any] = [
+    type(name, (kind,), {"__module__": module})
+    for kind, modules in _PLAIN_DATA.items()
+    for module, names in modules.items()
+    for name in names.split()
+]
+
+
 def _read_pickle(file: Path) -> object:
     _check_archive(file)
     try:
-        with warnings_filtered("ignore"):  # about old pickle protocols
+        with warnings_filtered("ignore"), torch.serialization.safe_globals(_STAND_INS):  # about old pickle protocols
             return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ClasswiseError(_refusal(file, str(error))) from error

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from classwise.core.compute.precision import check_device
 from classwise.core.compute.rng import generators_restored
-from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.errors import ClasswiseError, quoted, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.ambient_state import restores_state
 from classwise.core.settings.arguments import checked
@@ -180,7 +180,7 @@ def _with_reference(
     if name is None:
         raise ClasswiseError(
             f"{weights} does not name its model; give the model and this file as its weights, such as "
-            f"resnet18 --weights {weights}, or load_model('resnet18', weights={str(weights)!r})"
+            f"resnet18 --weights {quoted(weights)}, or load_model('resnet18', weights={str(weights)!r})"
         )
     source, _ = parse_reference(name)
     if checkpoint is not None and isinstance(source, Onnx):

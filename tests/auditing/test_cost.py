@@ -67,6 +67,13 @@ def check(cost: CostEstimate, result: Audit) -> None:
     assert cost.forwards_low <= forwards <= cost.forwards
     assert cost.backwards_low <= backwards <= cost.backwards
     assert 0 < cost.minutes_low <= cost.minutes
+    assert cost.forwards_expected is not None
+    assert cost.backwards_expected is not None
+    assert cost.minutes_expected is not None
+    assert cost.forwards_low <= cost.forwards_expected <= cost.forwards
+    assert cost.forwards_expected / 3 <= forwards <= 3 * cost.forwards_expected
+    assert cost.backwards_expected / 3 <= max(backwards, 1) <= 3 * max(cost.backwards_expected, 1)
+    assert cost.minutes_expected > 0
     assert cost.correct == int(result.outcomes.verdicts("clean").sum())
 
 

@@ -11,7 +11,7 @@ import pytest
 import classwise as cw
 from classwise.core.progress import display as progress_display
 from classwise.core.progress.display import Lines, NotebookBar, listening
-from classwise.core.progress.listener import NullProgress
+from classwise.core.progress.listener import NullProgress, expect
 from tests.auditing.toys import images, model
 
 
@@ -88,3 +88,23 @@ def test_a_task_of_unknown_length(
         "stream: 6 done",
     ]
     assert shown[-1] == "<progress></progress> stream: 6 done"
+
+
+def test_the_expected_time_replaces_the_extrapolation(
+    shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_display, "SECONDS_BETWEEN_UPDATES", 0)
+    for listener in (Lines(0), NotebookBar()):
+        listener.start("pgd", 100)
+        listener.expect(60, 7200.5)
+        listener.expect(10.5, 11.5)
+        listener.start("next", 100)
+        listener.advance(1)
+    lines = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert lines[1:3] == [
+        "pgd: 0 of 100 (0%), about 60 s to 2 h 0 min left",
+        "pgd: 0 of 100 (0%), about 12 s left",
+    ]
+    assert lines[-1] == "next: 1 of 100 (1%)"
+    assert shown[-1].endswith("next: 1 of 100 (1%)")
+    expect(NullProgress(), 1, 2)  # has no use for it

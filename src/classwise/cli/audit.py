@@ -291,6 +291,9 @@ def _estimate(
     )
     console.echo(f"time on {device}: {low} to {high}; the guards take up to {guards} more")
     console.echo(f"{_LEAST[options['early_stop']]}; most: they are robust to all attacks")
+    if cost.minutes_expected is not None:
+        numbers = f"{cost.forwards_expected:,} forward, {cost.backwards_expected:,} backward passes"
+        console.echo(f"expected, as of a sample: {numbers}, {console.duration(60 * cost.minutes_expected)}")
     for text, about in conditions.items():
         console.echo(f"{text}: {about}")
     if cost.note:

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import OWNER, STALE_SECONDS, read_owner
 from classwise.core.files.reading import open_regular
-from classwise.core.progress.display import duration
+from classwise.core.progress.display import duration_range
 from classwise.core.progress.interruption import STOP_SIGNALS
 from classwise.core.progress.record import read_progress
 from classwise.core.settings.arguments import checked
@@ -192,7 +192,7 @@ def _progress(sweep: SweepFolder, cell: Cell) -> dict[str, Any]:
     record = next(filter(None, map(read_progress, folders)), None)
     if record is None:
         return {"stage": "starting"}
-    left = "" if record.seconds_left is None else duration(record.seconds_left)
+    left = "" if (high := record.seconds_left) is None else duration_range(record.seconds_left_low or high, high)
     return {"stage": record.task, "done": record.done, "total": record.total, "left": left}
 
 

@@ -1,7 +1,8 @@
 """The attack engine: runs an attack over a stream of images, on one model.
 
 Modules: `passes` (model passes), `decisions` (whether an image is correct), `rows` (columns of images under attack),
-`starts` (starts of an image side by side), `queue` (full device batches) and `engine` (the `Engine` class).
+`starts` (starts of an image side by side), `steps` (what is left to do), `queue` (full device batches) and `engine`
+(the `Engine` class).
 """
 
 from classwise.attacks.engine.attack import AttackInputs, State
@@ -18,6 +19,7 @@ from classwise.attacks.engine.passes import (
 )
 from classwise.attacks.engine.queue import SMALLEST_BATCH
 from classwise.attacks.engine.rows import Finished, Job, rows
+from classwise.attacks.engine.steps import StepsLeft
 
 __all__ = [
     "SMALLEST_BATCH",
@@ -31,6 +33,7 @@ __all__ = [
     "NoGradientError",
     "Passes",
     "State",
+    "StepsLeft",
     "expected",
     "recordable",
     "rows",

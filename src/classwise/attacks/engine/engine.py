@@ -20,6 +20,7 @@ from classwise.attacks.engine.graphed import GraphUse
 from classwise.attacks.engine.passes import CountedForward, Passes, recordable
 from classwise.attacks.engine.queue import BatchSizes, Queue
 from classwise.attacks.engine.rows import Finished, Job
+from classwise.attacks.engine.steps import StepsLeft
 from classwise.core.compute.precision import EXACT, Precision
 from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.compute.rng import seeded
@@ -128,7 +129,13 @@ class Engine:
             return result
 
     def attack(
-        self, attack: Attack, threat: Threat, jobs: Iterable[Job], *, images: int | None = None
+        self,
+        attack: Attack,
+        threat: Threat,
+        jobs: Iterable[Job],
+        *,
+        images: int | None = None,
+        steps_left: StepsLeft | None = None,
     ) -> Generator[Finished]:
         """Attack a stream of images.
 
@@ -138,6 +145,7 @@ class Engine:
             jobs: the images; every job must have the same columns.
             images: their number, from which a GPU computes batches of equal size, unless its algorithms must be
                 deterministic (``precision``).
+            steps_left: estimates what is left, if the number of images is given.
 
         Yields:
             Blocks of images, in the order in which they finish.
@@ -176,6 +184,7 @@ class Engine:
                 images=images,
                 graphs=self._graphs,
                 grid=self.grid,
+                steps_left=steps_left,
             )
             yield from queue.run(itertools.chain([first], jobs))
 

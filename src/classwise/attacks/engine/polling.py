@@ -24,25 +24,26 @@ class EndedSlots:
 
     Attributes:
         ids: the column ``id`` of the rows in the slots, int64 (slots, 2).
+        left: steps that the rows have left at most, int64 (slots,).
     """
 
     def __init__(self, size: int, length: int, *, late: bool) -> None:
         self._length = length
         self._late = late
         self.ids = torch.zeros(size, 2, dtype=torch.int64)
-        self._left = torch.zeros(size, dtype=torch.int64)
+        self.left = torch.zeros(size, dtype=torch.int64)
         self._reading: HostCopy | None = None
         self._places = torch.arange(size)  # position at the time of the copy of each slot
         self._watched = torch.zeros(size, dtype=torch.bool)  # the slots whose row is that of the copy
 
     def steps_left(self, live: Tensor) -> int:
         """Steps that at least one live row may have left; 0 if all have ended and only remain to be read."""
-        left = int(self._left[live].max())
+        left = int(self.left[live].max())
         return left if left > 0 or bool((self._watched & live).any()) else 1
 
     def filled(self, slots: Tensor, ids: Tensor) -> None:
         """Note that these slots have new rows."""
-        self._left[slots] = self._length
+        self.left[slots] = self._length
         self.ids[slots] = ids
 
     def emptied(self, slots: Tensor) -> None:
@@ -51,7 +52,7 @@ class EndedSlots:
 
     def moved(self, places: Tensor, live: Tensor) -> None:
         """Note that slot i has the row of slot ``places[i]``, if ``live[i]``; the number of slots may change."""
-        self.ids, self._left, self._places = self.ids[places], self._left[places], self._places[places]
+        self.ids, self.left, self._places = self.ids[places], self.left[places], self._places[places]
         self._watched = self._watched[places] & live
 
     def poll(self, flags: Mapping[str, Tensor], live: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -63,11 +64,11 @@ class EndedSlots:
             steps: steps since the last poll; 0: the flags have not changed since.
         """
         flags = {name: flags[name] for name in ("ended", "hit")}
-        self._left -= steps
+        self.left -= steps
         if not self._late:
             leaving = live & flags["ended"].cpu()
             return leaving, leaving & flags["hit"].cpu()
-        leaving, hit = live & (self._left <= 0), torch.zeros_like(live)  # these have ended for certain
+        leaving, hit = live & (self.left <= 0), torch.zeros_like(live)  # these have ended for certain
         if self._reading is not None:
             read = {name: self._watched & flag[self._places] for name, flag in self._reading.content().items()}
             leaving, hit = leaving | read["ended"], read["ended"] & read["hit"]

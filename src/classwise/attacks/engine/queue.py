@@ -34,6 +34,7 @@ from classwise.attacks.engine.rows import (
     unprefixed,
 )
 from classwise.attacks.engine.starts import Starts, better
+from classwise.attacks.engine.steps import StepsLeft
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu, to_device
 from classwise.models.logits import raised
@@ -157,6 +158,7 @@ class Queue:
         images: number of images of the stream; None: unknown.
         graphs: the CUDA graphs of the engine.
         grid: the grid that images are rounded to before they are verified.
+        steps_left: estimates what is left; without a number of images it is not used.
     """
 
     def __init__(
@@ -173,6 +175,7 @@ class Queue:
         images: int | None = None,
         graphs: GraphUse,
         grid: Grid | None,
+        steps_left: StepsLeft | None = None,
     ) -> None:
         self._passes = passes
         self._forward = forward
@@ -185,6 +188,7 @@ class Queue:
         self._slots = passes.batch_size
         self._images = images
         self._grid = grid
+        self._steps_left = steps_left if images else None
         self._graphed = GraphedSteps(self._advance, attack, graphs)
         self._late = passes.device.type == "cuda"
         self._ended = EndedSlots(0, attack.length, late=self._late)
@@ -223,6 +227,8 @@ class Queue:
         self._ended = EndedSlots(self._slots, self._attack.length, late=self._late)
         slots: Columns = {}
         live = torch.zeros(self._slots, dtype=torch.bool)
+        if self._steps_left is not None and self._images:
+            self._steps_left.begin(self._images, starts, self._attack.length, self._slots)
         while True:
             live = self._allowed(slots, live)
             while (incoming := self._incoming(slots, live)) is not None:
@@ -232,6 +238,9 @@ class Queue:
                 if steps:
                     slots, live = self._stepped(slots, live, steps)
                 leaving, hit = self._ended.poll(slots, live, steps)
+                if self._steps_left is not None:
+                    ids, left = self._ended.ids[live], self._ended.left[live]
+                    self._steps_left.stepped(steps, ids, left, leaving[live], hit[live])
                 if leaving.any():
                     self._starts.set_candidates(self._ended.ids[hit])
                     self._candidates.add(_candidates(self._left(slots, leaving)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import Engine, Finished, Job
+from classwise.attacks.engine import Engine, Finished, Job, StepsLeft
 from classwise.auditing.outcomes.parquet import facts_of, read_table, write_table
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.partition import balanced_order, part_of
@@ -28,7 +29,7 @@ from classwise.auditing.run.plan import Plan
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import CHECKSUMS, note_removal
-from classwise.core.progress.listener import Progress
+from classwise.core.progress.listener import Progress, expect
 from classwise.data.images import Images
 from classwise.models.logits import predicts
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
@@ -290,7 +291,10 @@ class Bisection:
                 yield Job(batch.index, batch.x, batch.y, {"epsilon": column[part]})
 
         adversarial: list[IntArray] = []
-        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs(), images=len(rows))) as blocks:
+        # An estimate of one attack is that of the round only if there is no other.
+        steps_left = StepsLeft(partial(expect, self.progress)) if len(self.attacks) == 1 else None
+        blocks = self.engine.attack(attack, self.plan.threat, jobs(), images=len(rows), steps_left=steps_left)
+        with contextlib.closing(blocks):
             for done in blocks:
                 at = rows[done.row.cpu().numpy()]
                 brackets.forwards[at] += done.forwards.cpu().numpy()

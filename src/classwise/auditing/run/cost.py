@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack
 
@@ -13,7 +14,15 @@ import torch
 from torch import Tensor
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, AttackInputs, CountedForward, Engine, value_and_gradient
+from classwise.attacks.engine import (
+    SMALLEST_BATCH,
+    AttackInputs,
+    CountedForward,
+    Engine,
+    Job,
+    StepsLeft,
+    value_and_gradient,
+)
 from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.guards.budget import most_passes
 from classwise.auditing.run.arguments import evaluates
@@ -32,6 +41,10 @@ from classwise.threat.ball import Threat, ThreatLike
 
 CLEAN_SECONDS = 20.0
 """Seconds after which `estimate` evaluates no further image without attack."""
+PILOT_SECONDS = 10.0
+"""Seconds after which `estimate` stops attacking a sample."""
+PILOT = 64
+"""Number of images in this sample, at most."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +63,10 @@ class CostEstimate:
         forwards_low: forward passes of single images, at least.
         backwards_low: backward passes of single images, at least.
         minutes_low: duration of these passes at the measured speed.
+        forwards_expected: forward passes of single images that are expected after attacking a sample of `PILOT` images
+            for at most `PILOT_SECONDS`; None without a sample.
+        backwards_expected: expected backward passes of single images.
+        minutes_expected: duration of these passes at the measured speed.
         evaluated: number of images evaluated without attack: all, or those that were evaluated in `CLEAN_SECONDS`: a
             random sample, of a stream its first images.
         correct: number of these that are correctly classified. For a sample, the range is that of the ends of the 95 %
@@ -68,6 +85,9 @@ class CostEstimate:
     forwards_low: int = 0
     backwards_low: int = 0
     minutes_low: float = 0.0
+    forwards_expected: int | None = None
+    backwards_expected: int | None = None
+    minutes_expected: float | None = None
     evaluated: int = 0
     correct: int = 0
     guard_passes: int = 0
@@ -91,7 +111,8 @@ def estimate(
     """Estimate how many passes and minutes an audit takes, at least and at most.
 
     The images are evaluated without attack, since the cost depends on how many are correctly classified. The passes of
-    one step of each attack are counted on a few images, and a pass is timed on one batch. The passes of an external
+    one step of each attack are counted on a few images, and a pass is timed on one batch. The number of steps that is
+    expected is that of a sample of the images, which is attacked for a few seconds. The passes of an external
     attack on these images are taken for those on every image. With ``repeats``, each decision takes as many passes, and
     the image that an attack returns is decided once more. The estimate does not depend on
     ``settle``, ``save``, ``trace`` and ``max_time``.
@@ -102,7 +123,7 @@ def estimate(
         threat: the ball.
         attacks: the attacks.
         trained: whether the images are evaluated without attack. False: all of them count as correctly classified, for
-            the cost of a model before its training.
+            the cost of a model before its training, and none is attacked.
         rates: measured rates of a device (`classwise.core.compute.rates.RATES`), for the minutes on it; None: passes
             are timed on this device.
         **options: see `Evaluation`.
@@ -122,6 +143,8 @@ def estimate(
         (40, 20)
         >>> (cost.forwards_low, cost.forwards), (cost.backwards_low, cost.backwards)
         ((80, 280), (20, 200))
+        >>> cost.forwards_expected, cost.backwards_expected
+        (260, 200)
     """
     asked: Evaluation = {**options, "save": (), "trace": ()}
     with chosen_arithmetic(options.get("precision")):
@@ -131,7 +154,7 @@ def estimate(
         evaluate = _evaluate if trained else _all_correct
         with evaluating(ready.model):
             clean = evaluate(engine, itertools.chain([first], ready.pieces), expected)
-            return _range(ready, engine, first, clean, rates)
+            return _range(ready, engine, first, clean, rates, attacked=trained)
 
 
 class _Evaluated(NamedTuple):
@@ -176,6 +199,17 @@ class _AttackCost:
         steps = 1 if early_stop or self.attack.may_end_early else self.attack.length
         return starts * steps, self._decided(starts)
 
+    def expected(self, steps: float) -> tuple[int, int]:
+        """Steps of an image and float32 passes, for its mean number of steps in a sample."""
+        return round(steps), self._decided(min(max(1, math.ceil(steps / self.attack.length)), self.starts))
+
+    def steps(self, forwards: float, backwards: float, *, early_stop: bool) -> float:
+        """The steps of an image by its passes, of which those of gradients are in steps only."""
+        (_, decided), (most, _) = self.lowest(early_stop=early_stop), self.highest(early_stop=early_stop)
+        step = self.step
+        taken = backwards / step.to_image if step.to_image else (forwards - decided) / max(step.forward, 1)
+        return min(max(taken, 1.0), float(most))
+
     def highest(self, *, early_stop: bool) -> tuple[int, int]:
         """Steps of an image and float32 passes, at most.
 
@@ -197,15 +231,19 @@ class _Total(NamedTuple):
     backwards: int
     seconds: float
 
-    def plus(self, cost: _AttackCost, images: int, work: tuple[int, int], speed: _Speed) -> _Total:
-        """The total with the work of an attack on some images: steps, and float32 passes."""
+    def plus(self, cost: _AttackCost, images: int, work: tuple[int, int], speed: _Speed, last: float = 0) -> _Total:
+        """The total with the work of an attack on some images: steps, and float32 passes.
+
+        The ``last`` images of a smallest batch take all steps of the attack: its other rows are computed in vain.
+        """
         steps, passes = work
+        vain = max(SMALLEST_BATCH - last, 0) * cost.highest(early_stop=True)[0] if last >= 1 else 0
         step_seconds = cost.step.forward * cost.forward_seconds + cost.step.to_image * cost.backward_seconds
         rows = max(images, SMALLEST_BATCH) if images else 0  # a batch is not smaller
         return _Total(
             self.forwards + images * (steps * cost.step.forward + passes),
             self.backwards + images * steps * cost.step.to_image,
-            self.seconds + rows * steps * step_seconds + passes * speed.seconds(images),
+            self.seconds + (rows * steps + vain) * step_seconds + passes * speed.seconds(images),
         )
 
 
@@ -220,8 +258,19 @@ class _Speed(NamedTuple):
         return -(-images // self.batch_size) * self.batch_seconds
 
 
-def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rates: Rates | None) -> CostEstimate:
-    """The lowest and the highest cost; ``piece`` has the images on which passes are counted and timed."""
+def _range(
+    ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rates: Rates | None, *, attacked: bool
+) -> CostEstimate:
+    """The lowest, the highest and the expected cost.
+
+    Args:
+        ready: the model and the plan.
+        engine: the engine.
+        piece: the images on which passes are counted and timed.
+        clean: the accuracy without attack.
+        rates: see `estimate`.
+        attacked: whether a sample is attacked, for the expected cost.
+    """
     plan, images = ready.plan, clean.images
     fewest, most = clean.bounds() if plan.early_stop else (images, images)
     size = min(engine.batch_size, max(most, SMALLEST_BATCH))  # few images are attacked in a smaller batch
@@ -231,10 +280,17 @@ def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rate
         speed = _Speed(engine.batch_size, clock("decision", len(x), lambda: engine.passes.logits(x)))
     clean_passes = plan.repeats.count
     lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
-    for position, cost in enumerate(_attack_costs(engine, plan, piece, size, clock)):
+    costs = list(_attack_costs(engine, plan, piece, size, clock))
+    for position, cost in enumerate(costs):
         highest = highest.plus(cost, most, cost.highest(early_stop=plan.early_stop), speed)
         if not (position and plan.cascade):
             lowest = lowest.plus(cost, fewest, cost.lowest(early_stop=plan.early_stop), speed)
+    expected = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
+    between = (fewest + most) / 2
+    for cost, (share, steps, robust) in zip(
+        costs, _pilot(engine, plan, piece, costs) if attacked else (), strict=attacked
+    ):
+        expected = expected.plus(cost, round(share * between), cost.expected(steps), speed, last=robust * between)
     passes = highest.forwards + highest.backwards
     guards = plan.repeats.count * most_passes(plan.asked["guards"], images, passes - clean_passes * images)
     return CostEstimate(
@@ -245,6 +301,9 @@ def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rate
         forwards_low=lowest.forwards,
         backwards_low=lowest.backwards,
         minutes_low=lowest.seconds / 60,
+        forwards_expected=expected.forwards if attacked else None,
+        backwards_expected=expected.backwards if attacked else None,
+        minutes_expected=expected.seconds / 60 if attacked else None,
         evaluated=clean.evaluated,
         correct=clean.correct,
         guard_passes=guards,
@@ -252,6 +311,56 @@ def _range(ready: Inputs, engine: Engine, piece: Images, clean: _Evaluated, rate
         batch_size=engine.batch_size,
         note="; ".join(filter(None, (ready.note, ready.large_radius))),
     )
+
+
+class _PilotEndedError(Exception):
+    """The time of the pilot has passed."""
+
+
+def _pilot(
+    engine: Engine, plan: Plan, piece: Images, costs: Sequence[_AttackCost]
+) -> Iterator[tuple[float, float, float]]:
+    """Of a sample, the share that each attack runs on, its mean steps of an image, and the share robust to it.
+
+    After `PILOT_SECONDS` the mean is the geometric one of the least and the most steps; images that are robust to an
+    earlier attack of a cascade count as robust to those that have not run.
+    """
+    rows = CounterRNG(0, "estimate").permutation(len(piece))[: max(engine.batch_size, PILOT)]
+    if plan.early_stop:
+        batch = piece.batch(rows, engine.device)
+        rows = rows[engine.decide(batch.x, batch.y).correct.cpu()]
+    rows = survivors = rows[:PILOT]
+    deadline = time.monotonic() + PILOT_SECONDS
+
+    def stop_when_late(low: float, high: float) -> None:
+        del low, high
+        if time.monotonic() > deadline:
+            raise _PilotEndedError
+
+    for cost in costs:
+        share, late = len(survivors) / max(len(rows), 1), time.monotonic() > deadline
+        robust = share
+        bounds = [float(limit(early_stop=plan.early_stop)[0]) for limit in (cost.lowest, cost.highest)]
+        if len(survivors) and not late:
+            left, success = StepsLeft(stop_when_late), torch.zeros(len(survivors), dtype=torch.bool)
+            finished = forwards = backwards = 0
+            batch, epsilon = piece.batch(survivors, engine.device), plan.threat.of(survivors, engine.device).epsilon
+            job = Job(batch.index, batch.x, batch.y, {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {})
+            blocks = engine.attack(cost.attack, plan.threat, [job], images=len(survivors), steps_left=left)
+            with contextlib.closing(blocks), contextlib.suppress(_PilotEndedError):
+                for done in blocks:
+                    success[done.row.cpu()] = done.success.cpu()
+                    finished += len(done.row)
+                    forwards += int(done.forwards.sum())
+                    backwards += int(done.backwards.sum())
+            bounds = [*left.of_an_image()]
+            if finished == len(survivors):
+                bounds = [cost.steps(forwards / finished, backwards / finished, early_stop=plan.early_stop)] * 2
+            robust = share * float((~success).double().mean())
+            survivors = survivors[~success] if plan.cascade else survivors
+        elif plan.cascade:
+            bounds[0] = bounds[1]
+        yield share, math.sqrt(bounds[0] * bounds[1]), robust
 
 
 def _evaluate(engine: Engine, pieces: Iterator[Images], expected: int | None) -> _Evaluated:

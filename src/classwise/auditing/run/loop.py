@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job
+from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job, StepsLeft
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Examples
 from classwise.auditing.outcomes.meta import CHANGED_NOTE, CLEAN
@@ -36,7 +36,7 @@ from classwise.core.compute.rng import CounterRNG, seeded
 from classwise.core.compute.transfers import to_device
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress import interruption
-from classwise.core.progress.listener import Progress
+from classwise.core.progress.listener import Progress, expect
 from classwise.data.duplicates import Duplicates
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
@@ -244,7 +244,9 @@ class AttackLoop:
         """Attack images; blocks are in the order in which images finish."""
         jobs = self._jobs(piece, todo)
         # Closed at once, also after an exception, so that the model is restored.
-        with contextlib.closing(self.engine.attack(attack, self.plan.threat, jobs, images=len(todo))) as blocks:
+        steps_left = StepsLeft(partial(expect, self.progress))
+        blocks = self.engine.attack(attack, self.plan.threat, jobs, images=len(todo), steps_left=steps_left)
+        with contextlib.closing(blocks):
             for done in blocks:
                 threat = self.plan.threat.of(todo[done.row.cpu()], done.x.device)
                 frame = attacked_rows(label, done, threat, self.plan.repeats.count)

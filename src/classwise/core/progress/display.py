@@ -39,11 +39,11 @@ def progress_display(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progres
         yield Lines(seconds)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    left = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    left = (TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
     with Bars(*columns, *left, console=Console(file=cast("TextIO", _Terminal(sys.stderr))), transient=True) as bars:
         yield Bar(bars)
 
@@ -72,30 +72,33 @@ def _in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-class Bar:
+class Bar(Timed):
     """A progress bar on a terminal."""
 
     def __init__(self, bars: Bars) -> None:
+        super().__init__()
         self._bars = bars
         self._task: TaskID | None = None
-        self._fresh = True
 
     def start(self, task: str, total: int) -> None:
         """Start a new bar."""
+        super().start(task, total)
         if self._task is not None:
             self._bars.remove_task(self._task)
-        self._task = self._bars.add_task(task, total=total or None)
-        self._fresh = True
+        self._task = self._bars.add_task(task, total=total or None, left="")
 
     def advance(self, amount: int) -> None:
-        """Advance the bar; units done before a resume do not count for the speed."""
+        """Advance the bar."""
         if self._task is None:
             return
-        if self._fresh:
-            self._bars.reset(self._task, completed=amount)
-            self._fresh = False
-        else:
-            self._bars.advance(self._task, amount)
+        self._bars.advance(self._task, amount)
+        if self.is_due(amount, SECONDS_BETWEEN_UPDATES):
+            self._bars.update(self._task, left=_left(self))
+
+    def expect(self, low: float, high: float) -> None:
+        """Update the time left at intervals."""
+        if self.is_due_with(low, high, SECONDS_BETWEEN_UPDATES) and self._task is not None:
+            self._bars.update(self._task, left=_left(self))
 
     def log(self, line: str) -> None:
         """Print the line above the bar."""
@@ -123,6 +126,11 @@ class Lines(Timed):
         if self.is_due(amount, self._seconds):
             self.log(_state(self))
 
+    def expect(self, low: float, high: float) -> None:
+        """Log the progress at intervals."""
+        if self.is_due_with(low, high, self._seconds):
+            self.log(_state(self))
+
     def log(self, line: str) -> None:
         """Print the line with the time of day."""
         print_error(f"{time.strftime('%H:%M:%S')} {line}")
@@ -145,6 +153,11 @@ class NotebookBar(Timed):
         if self.is_due(amount, SECONDS_BETWEEN_UPDATES) or 0 < self.total <= self.done:
             self._show()
 
+    def expect(self, low: float, high: float) -> None:
+        """Update the bar at intervals."""
+        if self.is_due_with(low, high, SECONDS_BETWEEN_UPDATES):
+            self._show()
+
     def log(self, line: str) -> None:
         """Print the line."""
         print(line)  # the output of the cell
@@ -164,8 +177,12 @@ class NotebookBar(Timed):
 def _state(timed: Timed) -> str:
     if not timed.total:
         return f"{timed.task}: {timed.done:,} done" if timed.done else timed.task
-    left = "" if timed.seconds_left is None else f", {duration(timed.seconds_left)} left"
-    return f"{timed.task}: {timed.done:,} of {timed.total:,} ({timed.done / timed.total:.0%}){left}"
+    left = _left(timed)
+    return f"{timed.task}: {timed.done:,} of {timed.total:,} ({timed.done / timed.total:.0%}){left and f', {left}'}"
+
+
+def _left(timed: Timed) -> str:
+    return "" if timed.seconds_left is None else f"{duration_range(*timed.seconds_left)} left"
 
 
 def print_error(line: str) -> None:
@@ -221,6 +238,14 @@ def discard(stream: TextIO) -> None:
     descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
+
+
+def duration_range(low: float, high: float) -> str:
+    """A rounded range of durations: ``about 40 s to 3 h 20 min``, or one duration if both ends are nearly equal."""
+    if high <= 1.5 * low or high < 2:
+        return duration(high)
+    first, last = duration(low), duration(high)
+    return first if first == last else f"{first} to {last.removeprefix('about ')}"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Progress(Protocol):
@@ -17,6 +17,20 @@ class Progress(Protocol):
 
     def log(self, line: str) -> None:
         """Log a line."""
+
+
+@runtime_checkable
+class EstimatedProgress(Protocol):
+    """A listener that also receives estimates of the time left of a task; without them it can extrapolate its units."""
+
+    def expect(self, low: float, high: float) -> None:
+        """Replace the estimate: the task takes another ``low`` to ``high`` seconds."""
+
+
+def expect(progress: Progress, low: float, high: float) -> None:
+    """Pass on an estimate of the seconds left of a task to a listener that receives them (`EstimatedProgress`)."""
+    if isinstance(progress, EstimatedProgress):
+        progress.expect(low, high)
 
 
 class NullProgress:
@@ -44,11 +58,13 @@ class Timed:
     def __init__(self) -> None:
         self.task, self.total, self.done = "", 0, 0
         self._first: tuple[float, int] | None = None
+        self._expected: tuple[float, float, float] | None = None
         self._reported = 0.0
 
     def start(self, task: str, total: int) -> None:
         """Start a task."""
-        self.task, self.total, self.done, self._first = task, total, 0, None
+        self.task, self.total, self.done = task, total, 0
+        self._first = self._expected = None
         self._reported = time.monotonic()
 
     def is_due(self, amount: int, interval: float) -> bool:
@@ -62,13 +78,26 @@ class Timed:
         self._reported = now
         return True
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated time left; None before the second report of units: the first may have been done before a resume.
+    def is_due_with(self, low: float, high: float, interval: float) -> bool:
+        """Replace the estimate of the seconds left; whether a report is due, one interval (s) after the last one."""
+        self._expected = (low, high, time.monotonic())
+        due = self._expected[2] - self._reported >= interval
+        self._reported = self._expected[2] if due else self._reported
+        return due
 
-        None also if the number of units is unknown.
+    @property
+    def seconds_left(self) -> tuple[float, float] | None:
+        """The time left, at least and at most: the last estimate that was received, else extrapolated from the units.
+
+        None before the second report of units, since the first may have been done before a resume, and if the number of
+        units is unknown.
         """
+        now = time.monotonic()
+        if self._expected is not None:
+            low, high, since = self._expected
+            return max(low - (now - since), 0.0), max(high - (now - since), 0.0)
         if not self.total or self._first is None or self.done == self._first[1]:
             return None
         since, before = self._first
-        return (self.total - self.done) * (time.monotonic() - since) / (self.done - before)
+        left = (self.total - self.done) * (now - since) / (self.done - before)
+        return left, left

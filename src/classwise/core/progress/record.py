@@ -19,7 +19,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.json_values import json_text
 from classwise.core.files.ownership import check
 from classwise.core.files.reading import check_regular, fitting, parse_json, read_bytes
-from classwise.core.progress.listener import Progress, Timed
+from classwise.core.progress.listener import Progress, Timed, expect
 
 FILE = "progress.json"
 SECONDS_BETWEEN_RECORDS = 10.0
@@ -33,13 +33,15 @@ class ProgressRecord:
         task: what is running, such as ``training``.
         done: units done.
         total: all units of the task.
-        seconds_left: estimated time left of the task; None if unknown.
+        seconds_left: estimated time left of the task, at most; None if unknown.
+        seconds_left_low: the same, at least.
     """
 
     task: str
     done: Annotated[int, pydantic.Field(ge=0)]
     total: Annotated[int, pydantic.Field(ge=0)]
     seconds_left: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] | None
+    seconds_left_low: Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 @contextmanager
@@ -59,7 +61,7 @@ def recorded(folder: Path | None, progress: Progress) -> Iterator[Progress]:
         ...         progress.advance(100)
         ...         read_progress(Path(name))
         ...     read_progress(Path(name))
-        ProgressRecord(task='training', done=100, total=400, seconds_left=None)
+        ProgressRecord(task='training', done=100, total=400, seconds_left=None, seconds_left_low=None)
     """
     if folder is None:
         yield progress
@@ -101,12 +103,19 @@ class _Recorder(Timed):
             self._write()
         self._listener.advance(amount)
 
+    def expect(self, low: float, high: float) -> None:
+        """Record the progress if a record is due, and forward the estimate."""
+        if self.is_due_with(low, high, SECONDS_BETWEEN_RECORDS):
+            self._write()
+        expect(self._listener, low, high)
+
     def log(self, line: str) -> None:
         """Forward a line."""
         self._listener.log(line)
 
     def _write(self) -> None:
-        record = ProgressRecord(self.task, self.done, self.total, self.seconds_left)
+        low, high = self.seconds_left or (None, None)
+        record = ProgressRecord(self.task, self.done, self.total, high, low)
         with contextlib.suppress(ClasswiseError, OSError):
             check(self._file)
             check_regular(self._file)

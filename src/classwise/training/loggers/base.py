@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from classwise.core.files.storage import read_json, write_json
-from classwise.core.progress.listener import NullProgress, Progress
+from classwise.core.progress.listener import NullProgress, Progress, expect
 
 RUNS = "tracking.json"
 """The file of a run folder with the ids of its runs in the trackers, so that resumed trainings and audits join them."""
@@ -37,6 +37,10 @@ class Logger(ABC):
     def advance(self, amount: int) -> None:
         """Forward to the other listener."""
         self.listener.advance(amount)
+
+    def expect(self, low: float, high: float) -> None:
+        """Forward to the other listener."""
+        expect(self.listener, low, high)
 
     def log(self, line: str) -> None:
         """Forward to the other listener."""

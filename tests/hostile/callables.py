@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from random import Random
+from typing import Any
 
 from tests.hostile.case import ATTACK, EITHER, REFUSED, USER_CODE, Case, audit, train
 
@@ -65,12 +66,46 @@ FORWARD = {
     "writes into its input": "x.zero_(); return self.linear(x.flatten(1))",
     "changes directory": "import os; os.chdir('/'); return self.linear(x.flatten(1))",
     "prints": "print('hello'); return self.linear(x.flatten(1))",
+    "raises ClasswiseError": "from classwise.core.errors import ClasswiseError; raise ClasswiseError('no')",
+    "raises IncompleteError": "from classwise.core.errors import IncompleteError; raise IncompleteError('no')",
+    "asks classwise for what it has not": "import classwise; classwise.load_data('none')",
+    "raises UnicodeDecodeError": "b'\\xff'.decode()",
+    "raises an error that has no text": (
+        "class Odd(Exception):\n"
+        "            def __str__(self): raise ValueError('no text')\n"
+        "        raise Odd"
+    ),
+    "raises a group of errors": "raise ExceptionGroup('several', [ValueError('one'), KeyError('two')])",
+    "raises BrokenPipeError": "raise BrokenPipeError",
+    "raises FileNotFoundError": "raise FileNotFoundError(2, 'no file', 'weights.pt')",
+    "raises StopAsyncIteration": "raise StopAsyncIteration",
+    "changes its weights": "self.linear.weight.data.add_(1e-3); return self.linear(x.flatten(1))",
+    "changes its mode": "self.train(); return self.linear(x.flatten(1))",
+    "returns logits that require grad": "return self.linear(x.flatten(1)).detach().requires_grad_()",
+    "returns a subclass of tensors": "return nn.Parameter(self.linear(x.flatten(1)).detach())",
     "fails later": (
         "self.count = getattr(self, 'count', 0) + 1\n"
         "        if self.count > 2: raise ValueError('later')\n"
         "        return self.linear(x.flatten(1))"
     ),
 }  # fmt: skip
+
+LATER = {
+    "returns fewer classes": "return self.linear(x.flatten(1))[:, :4]",
+    "returns more classes": "return torch.cat([self.linear(x.flatten(1))] * 2, 1)",
+    "raises StopIteration": "raise StopIteration",
+    "raises StopIteration with a value": "next(iter(()))",
+    "raises ClasswiseError": "from classwise.core.errors import ClasswiseError; raise ClasswiseError('later')",
+    "raises SystemExit": "raise SystemExit(2)",
+    "raises KeyError": "raise KeyError('later')",
+    "returns None": "return None",
+    "returns NaN": "return self.linear(x.flatten(1)) * float('nan')",
+    "returns half of the rows": "return self.linear(x.flatten(1))[::2]",
+    "returns half precision": "return self.linear(x.flatten(1)).half()",
+    "has no gradient": "return self.linear(x.flatten(1)).detach()",
+    "returns an array": "return self.linear(x.flatten(1)).detach().numpy()",
+}
+"""What a forward does from some pass on."""
 
 BUILDERS = {
     "raises": "raise ValueError('no')",
@@ -127,7 +162,89 @@ ATTACK_CODE = {
     "returns labels": "return y",
     "writes into its input": "x.zero_(); return x",
     "returns a meta tensor": "return x.to('meta')",
+    "returns a sparse tensor": "return x.to_sparse()",
+    "returns a CSR tensor": "return x.flatten(1).to_sparse_csr()",
+    "returns a quantised tensor": "return torch.quantize_per_tensor(x, 0.01, 0, torch.quint8)",
+    "returns a tensor that requires grad": "return x.clone().requires_grad_()",
+    "returns a double tensor": "return x.double()",
+    "returns a view of one image": "return x[:1].expand(x.shape)",
+    "returns an array": "return x.numpy()",
+    "returns a list": "return list(x)",
+    "raises StopIteration": "raise StopIteration",
+    "raises ClasswiseError": "from classwise.core.errors import ClasswiseError; raise ClasswiseError('no')",
+    "raises IncompleteError": "from classwise.core.errors import IncompleteError; raise IncompleteError('no')",
+    "raises a group of errors": "raise ExceptionGroup('several', [ValueError('one')])",
+    "sets the default type": "torch.set_default_dtype(torch.float64); return x",
+    "disables gradients": "torch.set_grad_enabled(False); return x",
+    "seeds the generators": "torch.manual_seed(1); return x",
 }
+
+CHANGES = {
+    "weights in place": "[p.add_(1) for p in model.parameters()]",
+    "weights through data": "[p.data.neg_() for p in model.parameters()]",
+    "weights to NaN": "[p.fill_(float('nan')) for p in model.parameters()]",
+    "the type of the weights": "model.half()",
+    "the mode": "model.train()",
+    "what requires gradients": "model.requires_grad_()",
+    "a layer": "[setattr(m, n, nn.Identity()) for m in list(model.modules()) for n, c in list(m.named_children())[:1]]",
+    "a parameter": "[m._parameters.update(weight=None) for m in list(model.modules()) if 'weight' in m._parameters]",
+    "its weights by training": (
+        "model.requires_grad_(); o = torch.optim.SGD(model.parameters(), 1.0)\n"
+        "    with torch.enable_grad(): model(x).square().sum().backward()\n"
+        "    o.step()"
+    ),
+}
+"""What an attack changes in the model, which is restored, so that the numbers of all attacks are those without it."""
+STEPS = {
+    "returns None": "return None",
+    "returns a list": "return [1]",
+    "returns nothing": "return {}",
+    "returns no margin": "return {key: value for key, value in new.items() if key != 'margin'}",
+    "returns no column of its own": "return {key: value for key, value in new.items() if key != 'own'}",
+    "returns a number": "return new | {'done': True}",
+    "returns flags as numbers": "return new | {'done': new['done'].long()}",
+    "returns fewer rows": "return {key: value[1:] for key, value in new.items()}",
+    "returns fewer rows of a column": "return new | {'own': new['own'][:1]}",
+    "returns a sparse iterate": "return new | {'x': new['x'].to_sparse()}",
+    "returns a meta column": "return new | {'margin': new['margin'].to('meta')}",
+    "returns images of another size": "return new | {'x': new['x'][..., :2], 'seen': new['x'][..., :2]}",
+    "returns NaN": "return new | {'x': new['x'] * float('nan'), 'margin': new['margin'] * float('nan')}",
+    "returns infinite images": "return new | {'x': new['x'] + float('inf'), 'seen': new['x'] - float('inf')}",
+    "raises": "raise ValueError('no')",
+    "raises StopIteration": "raise StopIteration",
+    "is never done": "return new | {'done': torch.zeros_like(new['done'])}",
+    "changes the model": "[p.data.neg_() for p in model.module.parameters()]; return new",
+}
+"""What a step of an attack of one's own does after it has computed its new state."""
+STEPPING = b"""
+import torch
+from classwise.attacks.base import Attack
+from classwise.core.settings.config import configurable
+
+@configurable
+class Mine(Attack):
+    source = ()
+    example = "mine:Mine"
+    length = 2
+
+    def start(self, model, inputs):
+        zero = torch.zeros_like(inputs.y)
+        return {"x": inputs.x.clone(), "iteration": zero, "done": zero.bool(), "own": zero.float()}
+
+    def step(self, model, inputs, state):
+        z = model(inputs.x)
+        margin = z.gather(1, inputs.y[:, None])[:, 0] - z.scatter(1, inputs.y[:, None], -torch.inf).amax(1)
+        new = state | {"seen": inputs.x, "margin": margin, "iteration": state["iteration"] + 1}
+        new["done"] = new["iteration"] >= 2
+        BODY
+"""
+SIGNATURES = {
+    "step without a state": b"    def step(self, model, inputs): return {}\n    def start(self, model, inputs): return {}\n",
+    "step with more": b"    def step(self, model, inputs, state, more): return {}\n    def start(self, model, inputs): return {}\n",
+    "start without a model": b"    def step(self, model, inputs, state): return {}\n    def start(self, inputs): return {}\n",
+    "start without self": b"    def step(self, model, inputs, state): return {}\n    def start(): return {}\n",
+}
+"""Methods of an attack with other signatures."""
 
 ORDERS = {
     "shifted by one": "[*range(1, 10), 0]",
@@ -159,6 +276,12 @@ def module(code: str) -> bytes:
     return text + b"\ndef build(num_classes=10, in_channels=1):\n    return Net(num_classes)\n"
 
 
+def unchanged(found: Any) -> list[str]:
+    """The external attack returns clean images, so whatever it does to the model, its numbers are those without it."""
+    rows = found["summary"]
+    return [] if rows["external"]["overall"] == rows["clean"]["overall"] else ["an attack that does nothing succeeds"]
+
+
 def cases(random: Random) -> Iterator[Case]:
     """Hostile callables."""
     del random
@@ -174,6 +297,32 @@ def cases(random: Random) -> Iterator[Case]:
         yield Case(f"square: forward {name}", (*words, "--attack=square:queries=5"), files, user)
         training = [word for word in train() if "model." not in word]
         yield Case(f"train: forward {name}", (*training, "--set=model.name=mine:build"), files, user)
+    for name, code in LATER.items():
+        for passes in (1, 3, 6, 12):
+            later = (
+                "self.count = getattr(self, 'count', 0) + 1\n"
+                f"        if self.count > {passes}:\n            {code}\n"
+                "        return self.linear(x.flatten(1))"
+            )
+            files = {"mine.py": module(later)}
+            yield Case(f"later, after {passes}: forward {name}", (*words, "--attack=pgd:steps=3"), files, user)
+        yield Case(f"later: apgd-t: forward {name}", (*words, "--attack=apgd-t:steps=2"), files, user)
+        training = [word for word in train() if "model." not in word]
+        yield Case(f"later: train: forward {name}", (*training, "--set=model.name=mine:build"), files, user)
+    for name, code in CHANGES.items():
+        changing = (
+            "import torch\nfrom torch import nn\n@torch.no_grad()\n"
+            f"def attack(model, x, y):\n    {code}\n    return x\n"
+        )
+        attack = audit("--attack=external:attack=mine:attack", "--attack=fgsm")
+        yield Case(f"external changes {name}", attack, {"mine.py": changing.encode()}, frozenset({0}),
+                   guard="changed-model", check=unchanged)  # fmt: skip
+    for name, code in STEPS.items():
+        files = {"mine.py": STEPPING.replace(b"BODY", code.encode())}
+        yield Case(f"step {name}", audit("--attack=mine:Mine"), files, user)
+    for name, methods in SIGNATURES.items():
+        content = STEPPING.partition(b"    def start")[0] + methods
+        yield Case(f"signature: {name}", audit("--attack=mine:Mine"), {"mine.py": content}, REFUSED)
     for name, body in BUILDERS.items():
         if body is None:
             extra = b"def build(needed):\n    return Net()\n" if "argument" in name else b"build = 5\n"

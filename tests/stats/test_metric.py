@@ -144,7 +144,6 @@ def test_a_metric_without_an_interval_has_that_of_a_function_of_rates() -> None:
         ("counts", 100, lambda counts: float(np.median(counts.accuracy))),  # 25 images a class
         ("counts", 400, lambda counts: float(counts.correct.sum())),  # no function of the accuracies
         ("counts", 400, lambda counts: float((counts.accuracy > 0.5).mean())),  # steps
-        ("counts", 400, lambda counts: math.inf),
         ("outcomes", 100, lambda outcomes: outcomes["correct"].mean()),
         ("outcomes", 400, lambda outcomes: float(outcomes["correct"].mean() > 0.5)),
         ("outcomes", 400, lambda outcomes: np.ptp(outcomes.groupby("group")["index"].count() % 7) * 1.0),

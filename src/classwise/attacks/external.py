@@ -154,8 +154,12 @@ class ExternalAttack(Attack):
         if isinstance(adversarial, Tensor):
             if adversarial.shape != x.shape or adversarial.is_meta:
                 what = f"{'a meta tensor of ' if adversarial.is_meta else ''}shape {tuple(adversarial.shape)}"
+            elif adversarial.layout is not torch.strided:
+                what = f"a sparse tensor ({str(adversarial.layout).removeprefix('torch.')})"
             elif adversarial.is_complex():
                 what = "complex numbers"
+            elif adversarial.is_quantized:
+                what = "a quantised tensor"
         if what:
             raise ClasswiseError(f"{_name(attack)} returns {what}; expected images of shape {tuple(x.shape)}")
         adversarial = adversarial.detach().to(x.device)

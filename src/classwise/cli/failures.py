@@ -18,7 +18,7 @@ from classwise.cli.installation import Change, changed_package
 from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError
 from classwise.core.progress import interruption
 from classwise.core.progress.display import is_closed
-from classwise.core.settings.user_code import user_code
+from classwise.core.settings.user_code import original, raised_by_user_code, user_code
 
 # typer brings its own copy of click or uses the installed one, by its version; this is the base in either.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
@@ -47,7 +47,7 @@ def failure(error: BaseException) -> Failure:
         return _changed(error, change)
     if isinstance(error, FileNotFoundError) and (line := _lost_folder()):
         return Failure(ExitStatus.BAD_INPUT, line)
-    if isinstance(error, ClasswiseError):
+    if isinstance(error, ClasswiseError) and not (place is not None and raised_by_user_code(error)):
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
         line = str(error)
         return Failure(status, error.without_function if isinstance(error, ArgumentError) else line)
@@ -116,7 +116,7 @@ def _named(frame: FrameType, line: int) -> str:
 def _raised(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"exited with SystemExit({error.code!r})"
-    return "; ".join([f"raised {_type_and_message(error)}", *getattr(error, "__notes__", [])])
+    return "; ".join([f"raised {_type_and_message(original(error))}", *getattr(error, "__notes__", [])])
 
 
 def _type_and_message(error: BaseException) -> str:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 
-from classwise.core.errors import ClasswiseError, IncompleteError, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, one_line, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.description import summary
 from classwise.core.settings.registry import kind_text
-from classwise.core.settings.user_code import call_user_code
-from classwise.stats import METRICS, Unit
+from classwise.core.settings.signatures import check_call
+from classwise.core.settings.user_code import call_user_code, original, user_code
+from classwise.stats import METRICS, OWN_METRICS, Unit
 from classwise.stats.bounds import UNKNOWN, BoundedCounts, Bounds
 from classwise.stats.function_intervals import (
     interval_of_confusion,
@@ -30,6 +33,10 @@ from classwise.stats.function_intervals import (
     interval_of_pairs,
 )
 from classwise.stats.intervals import Estimate
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 Reads = Literal["counts", "clean and counts", "confusion", "outcomes"]
 """What a metric is computed from."""
@@ -56,6 +63,12 @@ class MetricInputs:
     confusion: Callable[[], Any] | None = None
     outcomes: Callable[[], Any] | None = None
     _estimates: dict[tuple[str, float], Estimate] = field(default_factory=dict, init=False, repr=False)
+    _failures: dict[str, str] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why metrics have no value in tables, by their names: errors of those of the user."""
+        return self._failures
 
     @property
     def complete(self) -> bool:
@@ -128,6 +141,10 @@ class Metric:
                 raise unknown(f"{what} of {where}:", chosen, get_args(known))
         if self.bounds is not None and self.reads not in ("counts", "clean and counts"):
             raise ClasswiseError(f"{where}: bounds are computed from counts, but it reads {self.reads}")
+        read = ("clean", "counts") if self.reads == "clean and counts" else (self.reads,)
+        check_call(self.function, read, f"{where}: the function")
+        check_call(self.interval, (*read, "alpha"), f"{where}: interval")
+        check_call(self.bounds, read, f"{where}: bounds")
 
     def __call__(self, *arguments: Any) -> Any:
         """The value of the function."""
@@ -136,7 +153,7 @@ class Metric:
     def value(self, inputs: MetricInputs) -> float:
         """The value; NaN if what the metric reads is unknown, or some images are not evaluated."""
         arguments = inputs.arguments(self.reads)
-        return math.nan if arguments is None else float(self._value(arguments))
+        return math.nan if arguments is None else float(self._finite(arguments))
 
     def estimate(self, inputs: MetricInputs, alpha: float = 0.05) -> Estimate:
         """The value with its interval; NaN as in `value`."""
@@ -144,9 +161,17 @@ class Metric:
         if arguments is None:
             return NO_ESTIMATE
         if self.interval is not None:
-            return call_user_code(self.interval, *arguments, alpha)
+            found: Any = call_user_code(self.interval, *arguments, alpha)
+            try:
+                value, low, high = map(float, found)
+            except (TypeError, ValueError) as error:
+                what = f"interval of metric {self.name!r} returned {kind_text(found)}"
+                raise ClasswiseError(f"{what}; return an Estimate (value, low, high)") from error
+            self._check_finite(value)
+            return Estimate(value, *(end if math.isfinite(end) else math.nan for end in (low, high)))
         known = inputs._estimates  # a bootstrap is not repeated for each table
         if (self.name, alpha) not in known:
+            self._finite(arguments)
             known[self.name, alpha] = self._generic_estimate(inputs, arguments, alpha)
         return known[self.name, alpha]
 
@@ -159,11 +184,56 @@ class Metric:
             arguments = inputs.arguments(self.reads)
             if arguments is None:
                 return UNKNOWN
-            value: Any = self._value(arguments)
+            value: Any = self._finite(arguments)
             return Bounds(value, value)
         if self.reads == "counts":
             return call_user_code(self.bounds, inputs.counts)
         return UNKNOWN if inputs.clean is None else call_user_code(self.bounds, inputs.clean, inputs.counts)
+
+    def value_in_table(self, inputs: MetricInputs) -> float:
+        """The value for a table: NaN if code of the user raises an error (`MetricInputs.failures`)."""
+        return self._in_table(lambda: self.value(inputs), math.nan, inputs)
+
+    def estimate_in_table(self, inputs: MetricInputs, alpha: float = 0.05) -> Estimate:
+        """The estimate for a table: NaN if code of the user raises an error (`MetricInputs.failures`)."""
+        return self._in_table(lambda: self.estimate(inputs, alpha), NO_ESTIMATE, inputs)
+
+    def possible_in_table(self, inputs: MetricInputs) -> Bounds[Fraction] | Bounds[float]:
+        """The bounds for a table: NaN if code of the user raises an error (`MetricInputs.failures`)."""
+        return self._in_table(lambda: self.possible(inputs), UNKNOWN, inputs)
+
+    def _in_table(self, compute: Callable[[], T], gap: Any, inputs: MetricInputs) -> T:
+        """A result for a table, so that one metric of the user does not cost all others; conditions raise the error."""
+        if self.name in OWN_METRICS:
+            return compute()
+        try:
+            return compute()
+        except Exception as error:  # noqa: BLE001  # code of the user may raise any error
+            place = user_code(error)
+            where = "" if place is None else f" ({Path(place[0].f_code.co_filename).name}:{place[1]})"
+            cause = original(error)
+            message = str(cause) if isinstance(cause, ClasswiseError) else f"{type(cause).__name__}: {cause}"
+            inputs._failures[self.name] = one_line(f"{message}{where}")
+            _log_failure(self.name, inputs.failures[self.name])
+            missing: T = gap
+            return missing
+
+    def _finite(self, arguments: tuple[Any, ...]) -> Fraction | float:
+        """The value of the function; on resampled counts it may be infinite, on those of the audit it must not be."""
+        value = self._value(arguments)
+        self._check_finite(float(value))
+        return value
+
+    def _check_finite(self, value: float) -> None:
+        """Check a value.
+
+        Raises:
+            ClasswiseError: if it is infinite; NaN is that of a metric that is not defined.
+        """
+        if math.isinf(value):
+            raise ClasswiseError(
+                f"metric {self.name!r} returned {value}; return a finite number, or NaN where it is not defined"
+            )
 
     def _value(self, arguments: tuple[Any, ...]) -> Fraction | float:
         """The value of the function.
@@ -201,6 +271,18 @@ class Metric:
         return interval_of_pairs(function, pairs, alpha)
 
 
+@functools.cache
+def _log_failure(name: str, reason: str) -> None:
+    """Log once that a metric has no value."""
+    logger.warning("metric %r has no value in tables: %s", name, reason)
+
+
+def failures_note(inputs: Iterable[MetricInputs]) -> str:
+    """A sentence on the metrics without a value in a table, and why; empty if there are none."""
+    failures = {name: reason for of in inputs for name, reason in of.failures.items()}
+    return " ".join(f"{name} has no value: {reason}." for name, reason in failures.items())
+
+
 @checked
 def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
     """Make a metric of a function: its name, and the first line of its docstring as the definition.
@@ -209,7 +291,7 @@ def metric(**about: Any) -> Callable[[Callable[..., Any]], Metric]:
         **about: the fields of `Metric` other than ``function``; ``title`` is the name by default.
 
     Raises:
-        ClasswiseError: for an unknown field, unit or input, or an invalid name.
+        ClasswiseError: for an unknown field, unit or input, an invalid name, or a function of other arguments.
 
     Example:
         >>> import numpy as np

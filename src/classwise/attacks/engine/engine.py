@@ -50,6 +50,7 @@ class Engine:
         repeats: the passes that decide whether an image is classified correctly, for models with random outputs.
         grid: ``"8bit"``: adversarial images are rounded to multiples of 1/255 inside the ball before success is
             decided; clean images must be such multiples.
+        classes: the number of logits of each image; None: that of the first pass.
 
     Attributes:
         not_compiled: why passes were not compiled; empty if they were, or none was to be.
@@ -69,6 +70,7 @@ class Engine:
         seed: int = 0,
         repeats: Repeats = ONCE,
         grid: Grid | None = None,
+        classes: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise ClasswiseError(
@@ -76,7 +78,7 @@ class Engine:
             )
         self.model = model
         precision = precision.on(device_of(model))
-        self.passes = Passes(model, precision, batch_size, repeats)
+        self.passes = Passes(model, precision, batch_size, repeats, classes)
         self.device = self.passes.device
         self.batch_size = batch_size
         self.early_stop = early_stop

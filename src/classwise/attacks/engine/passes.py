@@ -17,7 +17,7 @@ from classwise.core.compute.compilation import Compiling
 from classwise.core.compute.determinism import is_refusal
 from classwise.core.compute.float32 import tf32, true_float32
 from classwise.core.compute.memory_format import format_of
-from classwise.core.compute.precision import Forward, Precision
+from classwise.core.compute.precision import Forward, Pass, Precision
 from classwise.core.compute.repeats import ONCE, Repeats
 from classwise.core.compute.rng import generator_states, seeded
 from classwise.core.errors import ClasswiseError, first_line
@@ -120,9 +120,17 @@ class Passes:
         precision: how an attack's gradients are computed; `logits` and `predict` are always in float32.
         batch_size: images of every pass of `logits`, fixed.
         repeats: the passes that decide whether an image is classified correctly.
+        classes: the number of logits of each image; None: that of the first pass.
     """
 
-    def __init__(self, model: nn.Module, precision: Precision, batch_size: int, repeats: Repeats = ONCE) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        precision: Precision,
+        batch_size: int,
+        repeats: Repeats = ONCE,
+        classes: int | None = None,
+    ) -> None:
         self.model = model
         self.batch_size = batch_size
         self.repeats = repeats
@@ -132,7 +140,9 @@ class Passes:
         self._float32 = Precision(channels_last=precision.channels_last).forward(model)
         self._exact = dataclasses.replace(precision, dtype="float32").forward(model)
         self._fusion = Fusion(model)
-        self._classes: int | None = None
+        for forward in (self._forward, self._float32, self._exact):
+            forward.classes = classes
+        self._classes = classes
         self._repeatable: bool | None = None
 
     def logits(self, x: Tensor) -> Tensor:
@@ -143,6 +153,7 @@ class Passes:
                 padded = block[torch.arange(self.batch_size, device=x.device) % len(block)]
                 passes.append(self._float32(padded)[: len(block)])
         logits = torch.cat(passes)
+        self._forward.classes = self._exact.classes = logits.shape[1]
         self._classes, excluded = logits.shape[1], logits.isneginf().any()
         known = _excluded.get(self.model)
         _excluded[self.model] = excluded if known is None or known.device != excluded.device else known | excluded
@@ -210,6 +221,8 @@ class Passes:
             verified = recordable(images[:VERIFIED_IMAGES]).to(self.device)
             excludes = self._excludes(images)
             with self._fusion.forward(precision, verified, compiling) as fused:
+                if isinstance(fused, Pass):
+                    fused.classes = self._classes or fused.classes
                 yield counted(fused, excludes=excludes)
 
     @property

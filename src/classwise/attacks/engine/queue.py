@@ -32,11 +32,13 @@ from classwise.attacks.engine.rows import (
     same_bits,
     take,
     unprefixed,
+    wrong_state,
 )
 from classwise.attacks.engine.starts import Starts, better
 from classwise.attacks.engine.steps import StepsLeft
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu, to_device
+from classwise.core.errors import ClasswiseError
 from classwise.models.logits import raised
 from classwise.threat.ball import Threat
 from classwise.threat.grid import rounded
@@ -418,6 +420,8 @@ class Queue:
         rows = rows | {"restart": to_device(rows["id"][:, 1].contiguous(), rows["row"].device)}
         state = self._attack.start(self._forward, self._inputs(rows))
         self._forward.restore()
+        if self._attack.user_code:
+            self._check_state(state, rows, "start")
         previous = unprefixed(rows)  # empty at the first start
         state |= {name: previous[name] for name in self._attack.carries if name in previous}
         columns = {name: rows[name] for name in _OF_JOBS if name in rows}
@@ -449,6 +453,8 @@ class Queue:
                 before = forward.forwards, forward.backwards
                 new = self._attack.step(forward, inputs, unprefixed(slots))
                 forward.restore()
+                if self._attack.user_code:
+                    self._check_state(new, slots, "step")
                 size = len(slots["row"])  # a step may evaluate several versions of every image in one pass
                 passes = (forward.forwards - before[0]) // size, (forward.backwards - before[1]) // size
                 moved = self._fold(slots, new, *passes)
@@ -459,6 +465,26 @@ class Queue:
                     }
                 slots = moved | {"ended": moved["hit"] | moved["state.done"]}
         return slots
+
+    def _check_state(self, state: State, rows: Columns, method: str) -> None:
+        """Check what a method of an attack of a user returns; a step returns the columns that it was given, and others.
+
+        Raises:
+            ClasswiseError: if the engine cannot use it.
+        """
+        needed = ["x", "iteration", "done"]
+        if method == "step":
+            needed += [*unprefixed(rows), *(("seen", "margin") if self._early_stop else ())]
+        what = wrong_state(state, rows["x0"], needed)
+        if not what and method == "step" and not self._late:  # on a GPU it would wait for the device
+            before, taken, length = rows["state.iteration"], state["iteration"], self._attack.length
+            running = ~state["done"] & ~rows["state.done"] & (before < length)  # unused slots step beyond the length
+            if bool((running & (taken >= length)).any()):
+                what = f"a row that is not done after {length} steps, its length"
+            elif bool((running & (taken <= before)).any()):
+                what = "the same number of steps as before in column 'iteration', for a row that is not done"
+        if what:
+            raise ClasswiseError(f"{self._attack.user_code}.{method} returned {what}")
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
         """The slots after a step, with the first candidate and the iterate of lowest margin updated."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -131,6 +131,35 @@ def prefixed(state: State) -> Columns:
 def unprefixed(columns: Columns) -> State:
     """The state from columns with the prefix ``state.``."""
     return {name.removeprefix("state."): value for name, value in columns.items() if name.startswith("state.")}
+
+
+def wrong_state(state: object, x: Tensor, needed: Iterable[str]) -> str:
+    """What is wrong with the state that an attack returned; empty for nothing.
+
+    Args:
+        state: the state.
+        x: the clean images of its rows, (N, C, H, W).
+        needed: names of its columns.
+    """
+    if not isinstance(state, dict):
+        return f"a {type(state).__name__}; expected a dict of columns"
+    shapes = {"x": x.shape, "seen": x.shape, "margin": x.shape[:1], "iteration": x.shape[:1], "done": x.shape[:1]}
+    if missing := [name for name in needed if name not in state]:
+        return f"no column {missing[0]!r}; its columns are {', '.join(map(repr, state)) or 'none'}"
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            return f"a {type(value).__name__} in column {name!r}; expected a tensor"
+        if value.layout is not torch.strided or value.is_meta or value.device != x.device:
+            kind = "a meta tensor" if value.is_meta else f"a tensor ({value.layout}, {value.device})"
+            return f"{kind} in column {name!r}; expected a dense one on {x.device}"
+        shape = shapes.get(name, x.shape[:1] + value.shape[1:])
+        is_flag = name == "done"
+        if value.shape != shape or (name in shapes and is_flag != (value.dtype is torch.bool)):
+            return (
+                f"{value.dtype} of shape {tuple(value.shape)} in column {name!r}; expected "
+                f"{'torch.bool' if is_flag else 'numbers'} of shape {tuple(shape)}"
+            )
+    return ""
 
 
 def take(columns: Columns, places: Tensor) -> Columns:

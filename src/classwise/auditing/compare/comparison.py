@@ -354,7 +354,7 @@ class Comparison(RichDisplay):
     def _row(self, name: str, audits: Sequence[Audit]) -> dict[str, Any]:
         each, known = self.counts[name], all_metrics()
         values = pd.DataFrame(
-            [{key: metric.value(inputs) for key, metric in known.items()} for inputs in self.inputs[name]]
+            [{key: metric.value_in_table(inputs) for key, metric in known.items()} for inputs in self.inputs[name]]
         ).assign(
             clean=[
                 metrics.overall_micro(audit.outcomes.counts(CLEAN)) if CLEAN in audit.names else np.nan

@@ -122,7 +122,8 @@ def robustness_curve(
         stack.enter_context(record.saved_on_failure())
         saved = SavedBrackets(None if folder is None else folder.path, processes, record.written)
         processes.barrier()  # every process reads the saved brackets before any process writes
-        search = Bisection(ready.plan.engine(ready.model), ready.plan, processes, listener, saved)
+        engine = ready.plan.engine(ready.model, classes=ready.meta.num_classes)
+        search = Bisection(engine, ready.plan, processes, listener, saved)
         searched = ([] if shards else _brackets(search, ready, rounds)), ready.source.fingerprint()
         parts = processes.gather(searched)
         curve: Curve | None = None

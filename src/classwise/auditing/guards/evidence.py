@@ -110,6 +110,7 @@ class Probe:
         scale: the usual normalisation of the data set, if known.
         gradients: whether the model has gradients with respect to its input.
         taken: forward and backward passes of single images that guards have taken.
+        outputs: the number of logits of each image, if it is known.
         memory: results of attacks on single images, which later audits of the model and the data may share.
     """
 
@@ -120,6 +121,7 @@ class Probe:
     scale: InputScale | None = None
     gradients: bool = True
     taken: int = 0
+    outputs: int | None = None
     memory: Memory = dataclasses.field(default_factory=Memory)
 
     def __len__(self) -> int:
@@ -133,7 +135,9 @@ class Probe:
 
     @cached_property
     def _float32(self) -> Forward:
-        return Precision(channels_last=self.precision.channels_last).forward(self.engine.model)
+        forward = Precision(channels_last=self.precision.channels_last).forward(self.engine.model)
+        forward.classes = self.outputs
+        return forward
 
     def logits_of(self, x: Tensor) -> Tensor:
         """Compute float32 logits (N, C), on the CPU; never in TF32."""

@@ -149,7 +149,7 @@ def estimate(
     asked: Evaluation = {**options, "save": (), "trace": ()}
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, asked)
-        engine, first = ready.plan.engine(ready.model), next(ready.pieces)
+        engine, first = ready.plan.engine(ready.model, classes=ready.meta.num_classes), next(ready.pieces)
         expected = len(first) if isinstance(ready.source, Images) else ready.source.expected
         evaluate = _evaluate if trained else _all_correct
         with evaluating(ready.model):

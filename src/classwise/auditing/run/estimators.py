@@ -134,6 +134,7 @@ class CompleteEstimator(Estimator):
     def row(self, inputs: MetricInputs) -> dict[str, Any]:
         """Estimates of all metrics, and intervals of the overall and the lowest class accuracy."""
         counts, known = inputs.counts.low, all_metrics()
+        others = arranged(without=("overall", "macro", "worst"))
         overall, worst = (known[name].estimate(inputs, self.alpha) for name in ("overall", "worst"))
         return {
             "n": int(counts.count.sum()),
@@ -145,7 +146,7 @@ class CompleteEstimator(Estimator):
             "worst": worst.value,
             "worst_low": worst.low,
             "worst_high": worst.high,
-            **{metric.name: metric.value(inputs) for metric in arranged(without=("overall", "macro", "worst"))},
+            **{metric.name: metric.value_in_table(inputs) for metric in others},
         }
 
 
@@ -172,6 +173,6 @@ class BoundsEstimator(Estimator):
         counts = inputs.counts
         row: dict[str, Any] = {"n": counts.total, "judged": int(counts.judged.sum())}
         for name, metric in all_metrics().items():
-            low, high = metric.possible(inputs)
+            low, high = metric.possible_in_table(inputs)
             row |= {f"{name}_{LOWER}": float(low), f"{name}_{UPPER}": float(high)}
         return row

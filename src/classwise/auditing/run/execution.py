@@ -253,5 +253,6 @@ class _Finish:
             self.plan.precision,
             None if known is None else InputScale(known.mean, known.std),
             gradients=not inputs.no_gradient,
+            outputs=inputs.meta.num_classes,
             memory=Memory() if full else memory_of(bare(inputs.model), inputs.meta.model_hash, data_hash),
         )

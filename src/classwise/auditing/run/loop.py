@@ -135,7 +135,8 @@ class AttackLoop:
         record: RunRecord,
         deadline: float,
     ) -> None:
-        self.inputs, self.plan, self.engine = inputs, plan, plan.engine(inputs.model)
+        self.inputs, self.plan = inputs, plan
+        self.engine = plan.engine(inputs.model, classes=inputs.meta.num_classes)
         self.writer, self.processes, self.progress = writer, processes, progress
         self.record, self.deadline = record, deadline
         self._examples = Examples(len(plan.suite.attacks), inputs.meta.num_classes, processes.world_size)
@@ -313,7 +314,7 @@ class AttackLoop:
             ) from error
         note = f"batch size halved from {self.engine.batch_size} to {half} for lack of memory"
         self.progress.log(note)
-        self.engine = self.plan.engine(self.inputs.model, half)
+        self.engine = self.plan.engine(self.inputs.model, half, self.inputs.meta.num_classes)
         self._note(note)
 
     def _note(self, note: str) -> None:

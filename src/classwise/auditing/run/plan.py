@@ -104,8 +104,14 @@ class Plan:
         resolved = {"cascade": self.cascade, "batch_size": self.batch_size, "repeat_rule": self.repeats.rule}
         return values | resolved | {"precision": self.precision.recorded(device), "policy": None}
 
-    def engine(self, model: nn.Module, batch_size: int | None = None) -> Engine:
-        """An engine for the model with these settings; ``batch_size`` replaces the plan's."""
+    def engine(self, model: nn.Module, batch_size: int | None = None, classes: int | None = None) -> Engine:
+        """An engine for the model with these settings.
+
+        Args:
+            model: the model.
+            batch_size: images on the device at once; None: those of the plan.
+            classes: the number of logits, if it is known; another one is refused.
+        """
         return Engine(
             model,
             precision=self.precision,
@@ -114,4 +120,5 @@ class Plan:
             seed=self.asked["seed"],
             repeats=self.repeats,
             grid=self.asked["grid"],
+            classes=classes,
         )

@@ -57,6 +57,7 @@ from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
 from classwise.models.state import Buffers, changes_text
 from classwise.models.weights import fingerprint
+from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat, ThreatLike, large_radius_text
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     Raises:
         ClasswiseError: if the data and the model do not fit each other, or one of them cannot be read.
     """
+    all_metrics()  # refused now if one is not valid, not after the attacks
     group, shard, policy = options.get("group"), shard_of(options), options.get("policy")
     source = grouped(as_data(data), group)
     grouping = group_name(group)

@@ -182,7 +182,7 @@ class Rounds:
         self.record = RunRecord(None, environment_of(ready.model), self._saved_at, saved.environment)
         self.plan: Plan = ready.plan
         self.attacks = list(ready.plan.suite.attacks.items())
-        self.engine = ready.plan.engine(ready.model)
+        self.engine = ready.plan.engine(ready.model, classes=ready.meta.num_classes)
         self.ledger = Ledger()
         self.survivors: list[tuple[Images, IntArray]] = []  # of each piece, with their positions in the ledger
         self.totals = np.zeros((len(self.attacks), 3))  # for each attack: images, successes, passes

@@ -170,11 +170,13 @@ class Pass:
     Attributes:
         module: the model.
         overwrites: whether the model writes into its input; None before the first pass.
+        classes: number of logits of each image; None before the first pass.
     """
 
     def __init__(self, model: nn.Module, precision: Precision) -> None:
         self.module = model
         self.overwrites: bool | None = None
+        self.classes: int | None = None
         self._network: CompiledNetwork | None = None
         self._compiling: Compiling | None = None
         self._precision = precision
@@ -220,7 +222,22 @@ class Pass:
             logits: Tensor = self.module(x) if compiling is None or network is None else network(x, compiling)
         if before is not None:
             self.overwrites = x._version != before
+        if logits.ndim == 2 and logits.shape[1] != self.classes:
+            self._check_classes(logits.shape[1])
         return logits.float()
+
+    def _check_classes(self, classes: int) -> None:
+        """Note the number of logits of the first pass.
+
+        Raises:
+            ClasswiseError: if it was another in an earlier pass.
+        """
+        if self.classes is not None:
+            raise ClasswiseError(
+                f"the model returned {self.classes} logits for each image before, and now {classes}; their number must "
+                "not change"
+            )
+        self.classes = classes
 
     def _learns(self) -> bool:
         """Whether this pass records gradients of the weights."""

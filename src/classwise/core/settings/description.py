@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from classwise.core.settings.docstrings import docstring
+from classwise.core.settings.signatures import check_methods
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,16 @@ class Described:
     changes: ClassVar[tuple[str, ...]] = ()
     #: A spec of the part, with an option if it has one.
     example: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **more: object) -> None:
+        """Check the methods of parts of users.
+
+        Raises:
+            ClasswiseError: if a method cannot be called as the one that it overrides.
+        """
+        super().__init_subclass__(**more)
+        if cls.__module__.partition(".")[0] != "classwise":
+            check_methods(cls)
 
     def sources(self) -> tuple[str, ...]:
         """The sources that apply with these settings; by default all of ``source``."""

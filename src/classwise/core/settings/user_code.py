@@ -24,16 +24,24 @@ def call_user_code(function: Callable[P, T], /, *arguments: P.args, **options: P
     """Call an object of the user, such as a model or an attack, so that `user_code` attributes its errors to the user.
 
     Objects of installed packages need this; files outside of all packages are recognised by their path.
+
+    Raises:
+        RuntimeError: in place of StopIteration, which would end a loop of the caller without an error.
     """
-    return function(*arguments, **options)
+    try:
+        return function(*arguments, **options)
+    except StopIteration as error:
+        raise RuntimeError("StopIteration").with_traceback(error.__traceback__) from error
 
 
 def user_code(error: BaseException) -> Place | None:
     """The innermost frame and line of the user's code in the traceback of an error; None if there is none.
 
     User code is every file outside of classwise, the standard library and installed packages, and all code called by
-    `call_user_code`. A TypeError of the call itself counts as the user's: the object does not accept the call.
+    `call_user_code`. A TypeError of the call itself counts as the user's: the object does not accept the call. Of a
+    StopIteration that a generator has converted it is the place that raised it.
     """
+    error = original(error)
     frames = list(traceback.walk_tb(error.__traceback__))
     users = [place for place in frames if _is_users(place[0].f_code.co_filename)]
     if users:
@@ -44,6 +52,19 @@ def user_code(error: BaseException) -> Place | None:
     if ours[-1] < len(frames) - 1:
         return frames[-1]
     return frames[-2] if isinstance(error, TypeError) else None
+
+
+def original(error: BaseException) -> BaseException:
+    """The StopIteration that was converted to an error; any other error unchanged."""
+    cause = error.__cause__
+    return cause if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) else error
+
+
+def raised_by_user_code(error: BaseException) -> bool:
+    """Whether code that `call_user_code` called raised an error itself, and not classwise, called by that code."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    called = any(frame.f_code is call_user_code.__code__ for frame, _ in frames)
+    return called and not _is_ours(frames[-1][0].f_code.co_filename)
 
 
 def raised_within(error: BaseException, package: ModuleType) -> bool:

@@ -149,7 +149,7 @@ class BoardTable:
         inputs = MetricInputs(BoundedCounts.of(counts), None if clean is None else BoundedCounts.of(clean))
         if audit is not None:
             inputs = audit.outcomes.inputs(ALL, inputs.counts)
-        estimates = {metric.name: metric.estimate(inputs, self.alpha) for metric in board_metrics()}
+        estimates = {metric.name: metric.estimate_in_table(inputs, self.alpha) for metric in board_metrics()}
         estimates["clean"] = NO_ESTIMATE if clean is None else overall_estimate(clean, self.alpha)
         return {
             f"{name}{end}": float(value)

@@ -14,7 +14,7 @@ from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is
 from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class
-from classwise.stats.registry import Metric, all_metrics, arranged
+from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
 from classwise.stats.worst_class import possibly_worst
 
 PAGE_ORDER = ("overall", "macro", "worst", "worst20", "mcd", "cv")
@@ -87,7 +87,7 @@ def attack_table(summary: AuditSummary) -> Table:
     heads.insert(place + 1, "worst")
     for name, inputs in summary.inputs.items():
         label = worst_class(inputs.counts.low.accuracy).label
-        cells = [metric_cell(metric, metric.estimate(inputs, alpha)) for metric in shown]
+        cells = [metric_cell(metric, metric.estimate_in_table(inputs, alpha)) for metric in shown]
         images = formatting.count(int(inputs.counts.count[label]))
         cells.insert(place - 1, Cell(summary.names[label], f"n {images}"))
         rows.append(Row(summary.heading(name), cells, weak=name == ALL))
@@ -100,6 +100,7 @@ def attack_table(summary: AuditSummary) -> Table:
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"
+    note = f"{note} {failures_note(summary.inputs.values())}".rstrip()
     return Table(f"Results per attack, percent [{formatting.level(summary.alpha)} interval]", heads, rows, note)
 
 
@@ -131,7 +132,7 @@ def _attack_row(summary: AuditSummary, name: str) -> dict[str, object]:
     row |= {"n": int(counts.count.sum())}
     row["worst_class"] = summary.names[worst_class(counts.accuracy).label]
     for metric in arranged(*PAGE_ORDER, "hmw"):
-        value, low, high = metric.estimate(inputs, summary.alpha)
+        value, low, high = metric.estimate_in_table(inputs, summary.alpha)
         column = "worst_20" if metric.name == "worst20" else metric.name
         if not math.isnan(value):
             row |= {column: value, f"{column}_low": low, f"{column}_high": high}

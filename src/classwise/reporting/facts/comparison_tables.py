@@ -21,7 +21,7 @@ from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.averages import overall_estimate
-from classwise.stats.registry import Metric, all_metrics, arranged
+from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
 from classwise.stats.selection import Selected
 
 MAX_METHODS = len(SERIES)
@@ -95,7 +95,7 @@ def measure_table(comparison: Comparison) -> Table:
         cells += [_clean_cell(comparison, name), _with_interval(row, "overall")]
         cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")]
         for metric in others:
-            estimates = [metric.estimate(inputs, comparison.alpha) for inputs in comparison.inputs[name]]
+            estimates = [metric.estimate_in_table(inputs, comparison.alpha) for inputs in comparison.inputs[name]]
             cells.append(_over_seeds(metric, estimates))
         rows.append(Row(name, cells, good=name in best and len(methods) > 1))
     note = (
@@ -103,6 +103,8 @@ def measure_table(comparison: Comparison) -> Table:
         "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
+    failures = failures_note(inputs for runs in comparison.inputs.values() for inputs in runs)
+    note = f"{note} {failures}".rstrip()
     if comparison.selected is not None:
         selected = selected_phrase(comparison.selected, comparison.alpha, comparison.group)
         bold = f"Bold: the highest worst-{formatting.singular(comparison.group)} accuracy, significant or not"

@@ -27,7 +27,7 @@ from classwise.reporting.templating import both_widths
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds
 from classwise.stats.metrics.averages import overall_bounds
-from classwise.stats.registry import arranged
+from classwise.stats.registry import arranged, failures_note
 from classwise.stats.two_phase import SampledAccuracy
 
 BOUNDS_NOTE = (
@@ -310,14 +310,16 @@ def class_bounds_table(audit: Audit) -> Table:
 
 def attack_bounds_table(audit: Audit) -> Table:
     """Bounds of every metric per attack, with the numbers of images that are and are not judged."""
-    shown, rows = arranged(*PAGE_ORDER), []
+    shown, rows, read = arranged(*PAGE_ORDER), [], []
     for name in audit.names:
         inputs = inputs_of(audit, name)
+        read.append(inputs)
         cells = [Cell(_number(inputs.counts.judged.sum())), Cell(_number(inputs.counts.unjudged))]
-        cells += [Cell(_range(metric.possible(inputs), metric.unit)) for metric in shown]
+        cells += [Cell(_range(metric.possible_in_table(inputs), metric.unit)) for metric in shown]
         rows.append(Row(heading(audit.outcomes.meta, name), cells))
     heads = ["attack", "judged", "not judged", *(metric.title for metric in shown)]
-    return Table("Bounds per attack, percent", heads, rows, f"{BOUNDS_NOTE} {means_note()} {metrics_note()}")
+    note = f"{BOUNDS_NOTE} {means_note()} {metrics_note()} {failures_note(read)}".rstrip()
+    return Table("Bounds per attack, percent", heads, rows, note)
 
 
 def _shown(counts: BoundedCounts) -> list[int]:

@@ -196,6 +196,48 @@ def test_a_condition_parses_its_own_text(
     assert kind.parse(str(condition)) == condition
 
 
+@given(st.sampled_from(list(COMPARISONS)), st.fractions(0, 1), st.fractions(0, 1))
+def test_a_requirement_fails_where_its_text_is_false(comparison: str, limit: Fraction, value: Fraction) -> None:
+    condition = Threshold.requirement(f"worst(all) {comparison} {rational_text(limit)}")
+    assert condition.met_by(value) is not COMPARISONS[comparison](value, limit)
+
+
+def compared(first: Sequence[int], second: Sequence[int], clean: Sequence[int]) -> Comparison:
+    """100 images of each class, of which these numbers are robust, and those of the second model correct if clean."""
+    labels = np.repeat(np.arange(len(first)), 100)
+
+    def predicted(right: Sequence[int]) -> list[int]:
+        place = np.tile(np.arange(100), len(right))
+        return list(np.where(place < np.repeat(right, 100), labels, (labels + 1) % len(right)))
+
+    names = [f"class-{label}" for label in range(len(first))]
+    models = {"old": ([100] * len(first), first), "new": (clean, second)}
+    return cw.compare(
+        {
+            name: Audit(Outcomes.from_predictions(labels, predicted(natural), {"pgd": predicted(robust)}, names))
+            for name, (natural, robust) in models.items()
+        },
+        attack="pgd",
+    )
+
+
+def test_any_is_the_class_nearest_to_the_condition() -> None:
+    """A class that falls by 35 points, while the weakest one rises, and another that falls by chance."""
+    comparison = compared([40, 80, 70], [43, 45, 68], [100, 100, 60])
+    classes = comparison.pair("new", "old").classes
+    for text, wanted in {"any(pgd).high < 0": True, "any(pgd).low > 0": False, "any(clean).high < -1/5": True}.items():
+        assert ChangeThreshold.parse(text).holds(comparison, "new") is wanted, text
+    assert not ChangeThreshold.parse("worst(pgd) < -0.02").holds(comparison, "new")
+    assert ChangeThreshold.parse("any(pgd).high < 0").value(comparison, "new") == classes["high"].min()
+    assert ChangeThreshold.parse("any(pgd) <= -35%").holds(comparison, "new")
+    assert not ChangeThreshold.parse("any(pgd) < -35%").holds(comparison, "new")
+    assert ChangeThreshold.parse("any(pgd).high > 0").of_deciding_class(comparison, "new").group == "class-0"
+    small = ChangeThreshold.parse("class-2(pgd).high < 0")
+    assert not small.holds(comparison, "new")
+    with pytest.raises(ClasswiseError, match=r"^condition 'any\(apgd\).high < 0': unknown attack of 'old'"):
+        ChangeThreshold.parse("any(apgd).high < 0").holds(comparison, "new")
+
+
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
 def test_a_float_is_read_as_the_fraction_that_rounds_to_it(numerator: int, denominator: int) -> None:
     limit = Fraction(numerator, denominator)

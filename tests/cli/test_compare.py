@@ -169,7 +169,7 @@ def test_a_change_against_the_first_method_fails_a_build(classwise: Classwise, a
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--fail-if=worst(pgd) < 0"], r"the comparison is under 'all'; compare under 'pgd' (--attack pgd)"),
+        (["--fail-if=worst(apgd) < 0"], "condition 'worst(apgd) < 0': unknown attack of 'plain'"),
         (["--fail-if=cats(all) < 0"], "did you mean 'cat'"),
         (["--fail-if=mcd(all).low < 0"], "unknown measure in condition 'mcd(all).low < 0': 'mcd.low'"),
         (["--fail-if=worst(all).mid < 0"], "did you mean 'worst.high'"),

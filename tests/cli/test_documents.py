@@ -216,6 +216,7 @@ NOT_RUN = {
     "digits_net:build": "is trained in a tutorial; tests/test_docs.py and tests/test_tutorials.py run it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
+    "model.weights=model.pt": "needs weights of the network; tests/training/test_normalization.py has some",
     "--device": "needs a GPU; tests/gpu has audits and trainings there",
     "--shard": "is one of many; tests/sweeps/test_sharded.py merges some",
     "--shards": "starts many processes; the same",

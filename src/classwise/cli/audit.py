@@ -102,7 +102,7 @@ def audit(
     options, seeds = asked.options, model.seed_runs()
     page, measured = new_file(html, "--html", json=json), measured_rates(rates, estimate=estimate)
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
-    sharding.check(cluster, str(options["device"]), **of_whole, fail_if=build.fail_if)
+    sharding.check(cluster, str(options["device"]), **of_whole, fail_if=build.conditions)
     _check_cache(cache, out, sharding)
     if seeds:
         refuse_for_seeds(model, **of_whole, settle=options["settle"], cache=cache, **vars(sharding))

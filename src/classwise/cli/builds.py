@@ -39,8 +39,16 @@ class BuildOptions:
             ".split, overall(all).low and .high.",
         ),
     ] = None
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require",
+            metavar="CONDITION",
+            help="Exit with 1 if the condition is false, such as 'worst(all).low >= 0.2'; otherwise as --fail-if.",
+        ),
+    ] = None
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results of --fail-if as JUnit XML.")
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results of the conditions as JUnit XML.")
     ] = None
     sarif: Annotated[
         Path | None,
@@ -48,10 +56,15 @@ class BuildOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        if self.junit is not None and not self.fail_if:
-            raise ClasswiseError("--junit requires --fail-if with a condition, such as --fail-if 'worst(all) < 0.2'")
+        if self.junit is not None and not self.conditions:
+            raise ClasswiseError("--junit requires a condition, such as --require 'worst(all) >= 0.2'")
         for option, file in (("--junit", self.junit), ("--sarif", self.sarif)):
             new_file(file, option)
+
+    @property
+    def conditions(self) -> list[str]:
+        """The texts of all conditions."""
+        return [*(self.fail_if or ()), *(self.require or ())]
 
     def thresholds(self, suite: Suite) -> dict[str, Threshold]:
         """Parse the conditions, by their text.
@@ -64,7 +77,7 @@ class BuildOptions:
 
         families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
         known = [CLEAN, *suite.attacks, *families, ALL]
-        thresholds = {text: Threshold.parse(text) for text in self.fail_if or ()}
+        thresholds = Threshold.parse_all(self.fail_if, self.require)
         for text, threshold in thresholds.items():
             if threshold.attack not in known:
                 raise unknown(f"attack in condition {text!r}:", threshold.attack, known)

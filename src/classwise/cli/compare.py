@@ -71,8 +71,17 @@ def compare(
             "--fail-if",
             metavar="CONDITION",
             help="Exit with 1 if this condition is true of the difference between a method and the first, such as "
-            "'worst(all) < -0.02', 'overall(all).high < 0' (an end of its interval), or for one class "
-            "'truck(all) < -5%'. May be repeated.",
+            "'any(all).high < 0' (a class is worse, by simultaneous intervals), 'overall(clean).high < 0', or of one "
+            "class 'truck(all) < -5%'. May be repeated.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--require",
+            metavar="CONDITION",
+            help="Exit with 1 if this condition is false, such as 'worst(all).low >= -0.02'; otherwise as --fail-if.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -90,11 +99,11 @@ def compare(
         classwise compare at=runs/at cfa=runs/cfa ours=audits/ours --attack pgd
         classwise compare audits/at-2 audits/at-4 audits/at-8 \\
             --across threat --out curve.html
-        classwise compare runs/main runs/new --fail-if 'worst(all) < -0.02' \\
+        classwise compare runs/main runs/new --fail-if 'any(all).high < 0' \\
             --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(out, "--out", json=json)
-    thresholds = _thresholds(fail_if, exported, across)
+    thresholds = _thresholds(fail_if, require, exported, across)
     comparison: Comparison | Crossing = cw.compare(
         named_sources(sources), attack=attack, group=group, across=across, allow_incomplete=allow_incomplete
     )
@@ -121,7 +130,9 @@ def compare(
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 
 
-def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | None) -> dict[str, ChangeThreshold]:
+def _thresholds(
+    fail_if: list[str] | None, require: list[str] | None, exported: ExportOptions, across: str | None
+) -> dict[str, ChangeThreshold]:
     """Parse the conditions, by their text, and check the options before any file is read.
 
     Raises:
@@ -129,11 +140,11 @@ def _thresholds(texts: list[str] | None, exported: ExportOptions, across: str | 
     """
     from classwise.auditing.compare.changes import ChangeThreshold
 
-    given = {"--fail-if": texts, "--export": exported.export}
+    given = {"--fail-if": fail_if, "--require": require, "--export": exported.export}
     for option, value in given.items():
         if value and across is not None:
             raise ClasswiseError(f"{option} requires a comparison with the first method; omit --across {across}")
-    return {text: ChangeThreshold.parse(text) for text in texts or ()}
+    return ChangeThreshold.parse_all(fail_if, require)
 
 
 def _held(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThreshold]) -> dict[str, dict[str, bool]]:

@@ -34,6 +34,7 @@ def assert_robust(
     worst: float | np.floating[Any] | None = None,
     overall: float | np.floating[Any] | None = None,
     fail_if: Sequence[str] = (),
+    require: Sequence[str] = (),
     threat: ThreatLike | None = None,
     attacks: Attacks | None = None,
     cache: str | Path | None = None,
@@ -52,6 +53,7 @@ def assert_robust(
         overall: the required accuracy over all images under all attacks, a fraction.
         fail_if: further conditions, such as ``"truck(all) < 0.1"``; see
             `classwise.auditing.criteria.thresholds.Threshold.parse`.
+        require: conditions that must be true, such as ``"worst(all).low >= 0.2"``.
         threat: the ball; None: the usual one of the data.
         attacks: the attacks; None: the default suite.
         cache: folder of the cache, which ``classwise audit --cache`` shares; None: that of the environment variable
@@ -77,7 +79,7 @@ def assert_robust(
         ('clean', 'fgsm', 'all')
     """
     __tracebackhide__ = True
-    conditions = _conditions(worst, overall, fail_if)
+    conditions = _conditions(worst, overall, fail_if, require)
     folder = cache or environment_cache() or cache_folder()
     if not {"out", "resume"} & options.keys():
         options["cache"] = folder
@@ -89,7 +91,10 @@ def assert_robust(
 
 
 def _conditions(
-    worst: float | np.floating[Any] | None, overall: float | np.floating[Any] | None, fail_if: Sequence[str]
+    worst: float | np.floating[Any] | None,
+    overall: float | np.floating[Any] | None,
+    fail_if: Sequence[str],
+    require: Sequence[str],
 ) -> list[Threshold]:
     """The conditions that fail the test.
 
@@ -99,9 +104,9 @@ def _conditions(
     required = {"worst": worst, "overall": overall}
     limits = {measure: as_rational(limit) for measure, limit in required.items() if limit is not None}
     texts = [f"{measure}(all) < {rational_text(limit)}" for measure, limit in limits.items()]
-    conditions = [Threshold.parse(text) for text in (*texts, *fail_if)]
+    conditions = list(Threshold.parse_all([*texts, *fail_if], require).values())
     if not conditions:
-        raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall= or fail_if=")
+        raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall=, require= or fail_if=")
     return conditions
 
 

@@ -497,6 +497,24 @@ class Comparison(RichDisplay):
             seeds=seeds,
         )
 
+    def under(self, attack: str) -> Comparison:
+        """The comparison of the same audits under another attack, such as ``clean``.
+
+        Raises:
+            IncompleteError: if an audit is incomplete under it, unless that is allowed.
+            ClasswiseError: if an audit has no such attack.
+        """
+        if attack == self.attack:
+            return self
+        if attack not in self._others:
+            self._others[attack] = dataclasses.replace(self, attack=attack)
+        return self._others[attack]
+
+    @cached_property
+    def _others(self) -> dict[str, Comparison]:
+        """The comparisons under other attacks."""
+        return {}
+
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
         """Every other method against the first one; empty for incomplete audits."""

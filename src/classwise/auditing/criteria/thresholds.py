@@ -7,6 +7,7 @@ and the accuracy of a class), their means over seeds and their changes are compa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import operator
 import re
@@ -42,6 +43,8 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+NEGATED: Mapping[str, str] = {"<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+"""The comparison that is true exactly where the key is false."""
 _FORM = re.compile(
     r"\s*(?P<name>\S.*?)\s*\((?P<attack>[^()]*)\)\s*(?:\.\s*(?P<part>[a-z]+))?"
     r"\s*(?P<comparison><=|>=|<|>)\s*(?P<limit>[^<>=]+?)\s*"
@@ -101,6 +104,26 @@ class Condition:
         if group is None and measure not in cls.measures():
             raise unknown(f"measure in condition {text!r}:", measure, cls.measures())
         return cls(measure, match["attack"].strip(), match["comparison"], limit, group)
+
+    @classmethod
+    def requirement(cls, text: str) -> Self:
+        """Parse what a build requires, such as ``worst(all).low >= 0.2``: the condition that it is not so.
+
+        Raises:
+            ClasswiseError: see `parse`.
+        """
+        condition = cls.parse(text)
+        return dataclasses.replace(condition, comparison=NEGATED[condition.comparison])
+
+    @classmethod
+    def parse_all(cls, fail_if: Iterable[str] | None, require: Iterable[str] | None) -> dict[str, Self]:
+        """The conditions that fail a build by their text, which is ``requires ...`` for a requirement.
+
+        Raises:
+            ClasswiseError: see `parse`.
+        """
+        conditions = {text: cls.parse(text) for text in fail_if or ()}
+        return conditions | {f"requires {text}": cls.requirement(text) for text in require or ()}
 
     def __str__(self) -> str:
         """The condition in the form that `parse` accepts."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
+from classwise.auditing.outcomes.table import CLEAN
 from classwise.reporting import formatting
 from classwise.reporting.facts.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
 from classwise.reporting.facts.sentences import Headline
@@ -66,6 +67,36 @@ class PairFacts:
         if needed:
             return f"; {needed} would decide a difference of this size"
         return f"; {narrowing(pair.seeds, pair.narrower)}" if runs else ""
+
+
+def decision(comparison: Comparison, method: str) -> str:
+    """Which classes of a method are better, worse and undecided against the first method, attacked and clean.
+
+    Example:
+        >>> import classwise as cw
+        >>> labels = [0] * 50 + [1] * 50
+        >>> at, ours = (
+        ...     cw.Outcomes.from_predictions(labels, labels, {"pgd": attacked}, class_names=["cat", "dog"])
+        ...     for attacked in ([1] * 100, labels)
+        ... )
+        >>> decision(cw.compare({"at": cw.Audit(at), "ours": cw.Audit(ours)}), "ours")
+        'ours against at: attacked better cat, worse none, undecided 1 of 2; clean better none, worse none, undecided 2 of 2'
+    """  # noqa: E501  # one line of output
+    first, texts = comparison.names[0], list[str]()
+    clean = all(CLEAN in audit.names for audits in comparison.audits.values() for audit in audits)
+    for attack in dict.fromkeys([comparison.attack, *([CLEAN] if clean else [])]):
+        under = comparison.under(attack)
+        facts = PairFacts.of(under, under.pair(method, first))
+        better = [name for name, difference in facts.significant.items() if difference > 0]
+        worse = [name for name in facts.significant if name not in better]
+        undecided = f"{facts.tested - len(facts.significant)} of {facts.tested}"
+        what = "attacked" if under.attacked else "clean"
+        texts.append(f"{what} better {_listed(better)}, worse {_listed(worse)}, undecided {undecided}")
+    return f"{method} against {first}: {'; '.join(texts)}"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def best_exceeds_all(comparison: Comparison) -> bool:

@@ -52,7 +52,11 @@ def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold)
     Raises:
         ClasswiseError: see `ChangeThreshold.value`.
     """
+    comparison = comparison.under(threshold.attack)
     pair = comparison.pair(method, comparison.names[0])
+    decisive = threshold.of_deciding_class(comparison, method)
+    of = "" if decisive is threshold else f" of {decisive.group}"
+    threshold = decisive
     measure = threshold.measure.partition(".")[0]
     images = int(pair.classes["n"].sum())
     low = high = math.nan
@@ -62,7 +66,7 @@ def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold)
     elif measure in ("overall", "worst"):
         _, low, high = pair.overall if measure == "overall" else pair.minima
     interval = f"{_level(comparison.alpha)} interval {formatting.signed_span(low, high)} points; "
-    basis = f"{formatting.counted(images, 'image')}; {'' if math.isnan(low) else interval}"
+    basis = f"{formatting.counted(images, 'image')}{of}; {'' if math.isnan(low) else interval}"
     return f"{threshold.shown(threshold.value(comparison, method))}; {basis}required: {_required(threshold)}"
 
 

@@ -10,6 +10,7 @@ from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_no
 from classwise.reporting import formatting
 from classwise.reporting.facts.comparison_sentences import (
     PairFacts,
+    decision,
     headline,
     method_sentences,
     pair_sentences,
@@ -97,7 +98,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
 def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     return {
         "title": f"{pair.first} minus {pair.second}",
-        "sentences": pair_sentences(PairFacts.of(comparison, pair)),
+        "sentences": [f"{decision(comparison, pair.first)}.", *pair_sentences(PairFacts.of(comparison, pair))],
         "dots": both_widths(difference_dots, comparison, pair),
         "table": pair_table(comparison, pair).first(),
     }

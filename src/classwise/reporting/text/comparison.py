@@ -9,7 +9,7 @@ from typing import Any
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
-from classwise.reporting.facts.comparison_sentences import PairFacts
+from classwise.reporting.facts.comparison_sentences import PairFacts, decision
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.reporting.formatting import bare_percent, bracketed
@@ -40,6 +40,9 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
     for pair in comparison.pairs:
         yield ""
         yield from _pair_lines(PairFacts.of(comparison, pair))
+    yield ""
+    for pair in comparison.pairs:
+        yield decision(comparison, pair.first)
 
 
 def _about(comparison: Comparison) -> str:

@@ -47,6 +47,7 @@ class Case:
         guard: a guard that must warn in the JSON of the audit; empty for none.
         check: finds contradictions in the JSON of a success; None for no check.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
+        optimise: the level of optimisation of an interpreter that is started for it; 0 for none.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Case:
     guard: str = ""
     check: Callable[[Any], list[str]] | None = None
     heavy: bool = False
+    optimise: int = 0
 
     def command(self, shared: Shared) -> list[str]:
         """The words with the shared paths in them."""

@@ -29,8 +29,10 @@ from tests.hostile import (
     files,
     image_folders,
     names,
+    optimisation,
     options,
     recipes,
+    records,
     shards,
     specs,
     tables,
@@ -51,6 +53,8 @@ CATEGORIES = {
     "names": names,
     "shards": shards,
     "tensors": tensors,
+    "records": records,
+    "optimisation levels": optimisation,
 }
 SEED = 20
 SECONDS = 20.0
@@ -64,6 +68,7 @@ HEAVY = (
     "expands",
     "10^7",
     "10^6",
+    "python -O",
     "30,000 files",
     "many fields",
     "WebP of",
@@ -158,7 +163,7 @@ def snapshot(folder: Path, skip: Sequence[str] = ()) -> dict[str, tuple[Any, ...
     return seen
 
 
-def in_a_child(words: Sequence[str], folder: Path, streams: Path) -> Result:
+def in_a_child(words: Sequence[str], folder: Path, streams: Path, optimise: int = 0) -> Result:
     """Run the command in a forked process with limits on time and memory."""
     streams.mkdir(parents=True, exist_ok=True)
     base = _resident()
@@ -166,7 +171,7 @@ def in_a_child(words: Sequence[str], folder: Path, streams: Path) -> Result:
     if pid == 0:
         status = ESCAPED
         try:
-            status = _child(words, folder, streams)
+            status = _child(words, folder, streams, optimise)
         finally:
             os._exit(status)
     start, done = time.monotonic(), 0
@@ -187,7 +192,7 @@ def _resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def _child(words: Sequence[str], folder: Path, streams: Path) -> int:
+def _child(words: Sequence[str], folder: Path, streams: Path, optimise: int) -> int:
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, name, flags in ((0, "/dev/null", os.O_RDONLY), (1, "out", new), (2, "err", new)):
@@ -197,6 +202,8 @@ def _child(words: Sequence[str], folder: Path, streams: Path) -> int:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (int(4 * SECONDS), int(4 * SECONDS)))
+    if optimise:
+        os.execv(sys.executable, [sys.executable, f"-{'O' * optimise}", "-m", "classwise", *words])
     try:
         status = main(list(words))
     except SystemExit:
@@ -255,9 +262,10 @@ def judge(case: Case, result: Result, touched: Sequence[str], reference: Result 
     return problems
 
 
-def problems_in_files(folder: Path) -> list[str]:
-    """Written CSV files whose rows differ in length or with a cell that is a formula, and XML that is not well-formed."""
+def problems_in_files(case: Case, folder: Path) -> list[str]:
+    """Written CSV files whose rows differ in length or with a cell that is a formula, and invalid XML and JSON."""
     problems = list[str]()
+    own = any(name.partition("/")[0] in OUTPUTS for name in case.files)  # which may be damaged on purpose
     for path in sorted(path for name in OUTPUTS for path in (folder / name).rglob("*") if path.is_file()):
         if path.suffix == ".csv":
             with path.open(encoding="utf-8", newline="") as lines:
@@ -272,8 +280,13 @@ def problems_in_files(folder: Path) -> list[str]:
                 ET.parse(path)  # written by the command
             except ET.ParseError as error:
                 problems.append(f"{path.name}: {error}")
-        elif path.suffix == ".sarif":
-            json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+        elif path.suffix in (".json", ".jsonl", ".sarif") and not own:
+            text = path.read_text(encoding="utf-8")
+            try:
+                for record in text.splitlines() if path.suffix == ".jsonl" else [text]:
+                    json.loads(record, parse_constant=_refuse)
+            except ValueError as error:
+                problems.append(f"{path.name}: {error}")
     return problems
 
 
@@ -337,8 +350,8 @@ def run_forked(case: Case, shared: Shared, place: Path) -> Result:
     with folder_for(case, place) as folder:
         before = snapshot(folder, OUTPUTS) | snapshot(common)
         shutil.rmtree(place / "streams", ignore_errors=True)
-        result = in_a_child(case.command(shared), folder, place / "streams")
+        result = in_a_child(case.command(shared), folder, place / "streams", case.optimise)
         touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
-        found = problems_in_files(folder)
+        found = problems_in_files(case, folder)
     result.problems = [*judge(case, result, touched, reference), *found]
     return result

@@ -104,7 +104,7 @@ def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.Mon
     before = snapshot(tmp_path, OUTPUTS) | snapshot(common)
     result = run(case.command(shared))
     touched = differences(before, snapshot(tmp_path, OUTPUTS) | snapshot(common))
-    assert [*judge(case, result, touched), *problems_in_files(tmp_path)] == [], result.err[-2000:]
+    assert [*judge(case, result, touched), *problems_in_files(case, tmp_path)] == [], result.err[-2000:]
 
 
 @pytest.mark.slow

@@ -131,9 +131,8 @@ def test_the_workflow_that_audits(tmp_path: Path, model: str, conditions: str, s
     done = [bash(step, tmp_path, **{**step.get("with", {}), **chosen}) for step in STEPS]
     assert [step.returncode for step in done] == [0, status], done[-1].stderr
     summary = (tmp_path / "summary").read_text(encoding="utf-8")
-    assert [found for found in summary.splitlines() if found.startswith(line)], summary
-    assert not re.search(r"^\d\d:\d\d:\d\d ", summary, re.MULTILINE)
-    assert summary.count("```") == 2
+    assert [found for found in summary.splitlines() if found.startswith(f"    {line}")], summary
+    assert not re.search(r"^ *\d\d:\d\d:\d\d ", summary, re.MULTILINE)
     outputs, uploaded = written_outputs(tmp_path), []
     for upload in steps[steps.index(step) + 1 :]:
         (needed,) = re.fullmatch(r"always\(\) && steps\.audit\.outputs\.(\w+)", upload["if"]).groups()  # type: ignore[union-attr]
@@ -173,18 +172,52 @@ def test_the_workflow_that_compares(tmp_path: Path) -> None:
     assert (tmp_path / "comparison.html").is_file()
 
 
+PRINTS_WORDS = '#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n'
+
+
 def test_an_input_is_not_run_as_code(tmp_path: Path) -> None:
-    """The program receives the text of each input as one argument."""
-    python = executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\n" "$@"\nexit 3\n')
-    done = bash(STEPS[1], tmp_path, python=str(python), model="$(touch hacked); x", arguments="--set=a b\n")
+    """The program receives the text of each input as one argument, paths after ``--`` or joined to the option."""
+    python = executable(tmp_path / "python", PRINTS_WORDS)
+    arguments = "--set=a b\n \n\r\n--seed=1\r\n"
+    done = bash(STEPS[1], tmp_path, python=str(python), model="$(touch hacked); x", arguments=arguments, out="-o")
     assert done.returncode == 3  # the status of the program, not of tee
-    words = done.stdout.splitlines()
-    assert words[3] == "$(touch hacked); x"
-    assert words[-1] == "--set=a b"
-    assert not {"--junit", "--fail-if", "--data"} & set(words)
-    assert "--out" in words
-    assert "--out" not in bash(STEPS[1], tmp_path, cache="cache", python=str(python), model="x").stdout.splitlines()
+    words = done.stdout.splitlines()[1:-1]
+    assert words[-4:] == ["--set=a b", "--seed=1", "--", "$(touch hacked); x"]
+    assert words[:6] == [
+        "-m",
+        "classwise",
+        "audit",
+        "--html=./-o/page.html",
+        "--sarif=./-o/audit.sarif",
+        "--out=./-o/audit",
+    ]
+    assert len(words) == 10
+    assert "--out" not in bash(STEPS[1], tmp_path, cache="cache", python=str(python), model="x").stdout
     assert not (tmp_path / "hacked").exists()
+    conditions = {"fail-if": "worst(all) < 0.2\n\t\n", "require": "any < 1\r\n"}
+    words = bash(STEPS[1], tmp_path, python=str(python), model="x", **conditions).stdout.splitlines()
+    assert words[7:10] == ["--fail-if=worst(all) < 0.2", "--require=any < 1", "--junit=classwise-audit/audit.xml"]
+
+
+def test_the_output_is_not_read_as_commands_of_the_workflow(tmp_path: Path) -> None:
+    """Such as the name of a class that begins with two colons, or with the fence of the summary."""
+    python = executable(tmp_path / "python", "#!/bin/sh\necho '::add-mask::x'\necho '```'\necho '::error::y' >&2\n")
+    done = bash(STEPS[1], tmp_path, python=str(python), model="x")
+    first, *shown, last = done.stdout.splitlines()
+    assert shown == ["::add-mask::x", "```"]
+    assert first.startswith("::stop-commands::")
+    assert last == f"::{first.removeprefix('::stop-commands::')}::"
+    assert len(last) == 36
+    assert bash(STEPS[1], tmp_path, python=str(python), model="x").stdout.splitlines()[0] != first
+    assert all(line.startswith("    ") for line in (tmp_path / "summary").read_text(encoding="utf-8").splitlines())
+
+
+def test_an_output_folder_of_several_lines_is_refused(tmp_path: Path) -> None:
+    """It would set other outputs of the step."""
+    python = executable(tmp_path / "python", PRINTS_WORDS)
+    done = bash(STEPS[1], tmp_path, python=str(python), model="x", out="a\npage=b")
+    assert (done.returncode, done.stderr) == (2, "out must be one line\n")
+    assert not (tmp_path / "output").exists()
 
 
 WORKFLOWS = {

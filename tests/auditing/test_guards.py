@@ -31,6 +31,7 @@ from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import guards_in
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.result import Audit
@@ -771,7 +772,8 @@ def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
 
 
 def test_a_report_of_an_earlier_version_is_read() -> None:
-    assert GuardReport.read({"mode": "full", "not_run": []}) == GuardReport("full")
+    _, found = guards_in({"warnings": [], "guards": {"mode": "full", "not_run": []}})
+    assert found == GuardReport("full")
 
 
 def test_models_of_constant_outputs_have_no_order() -> None:

@@ -74,12 +74,14 @@ def verify(
 ) -> None:
     """Compute digests and verdict again from the outcomes.
 
-    The exit status is 1 if anything differs.
+    The exit status is 1 if anything differs. Python files of yours that were audited are compared with those of the
+    working directory, without an effect on the status.
 
     \b
     Example:
         classwise evidence verify evidence audits/a
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.reporting.evidence.build import code_notes
     from classwise.reporting.evidence.build import verify as differences
 
     found = differences(folder, audits or [])
@@ -88,3 +90,5 @@ def verify(
     if found:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     console.echo(f"{folder}: the digests match, and its audits and its policy give the same report")
+    for line in code_notes(folder):
+        console.echo(printable(line))

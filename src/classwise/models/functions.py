@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.code_identity import bytecode, names_in
 from classwise.core.settings.user_code import call_user_code
 from classwise.data.maite import class_names_of, has_metadata
 from classwise.models.unwrapping import DATA_PARALLEL, unwrapped
@@ -101,7 +102,7 @@ def _contents(function: object) -> tuple[list[nn.Module], list[str]]:
         if isinstance(value, nn.Module):
             modules.append(value)
         elif isinstance(value, types.FunctionType):
-            codes.append(_digest(value.__code__))
+            codes.append(bytecode(value.__code__))
             pending += _references(value)
         else:
             pending += _parts(value)
@@ -119,7 +120,7 @@ def _references(function: types.FunctionType) -> Iterable[object]:
             continue
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-    yield from (function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__)
+    yield from (function.__globals__[name] for name in names_in(function.__code__) if name in function.__globals__)
 
 
 def _parts(value: Any) -> Iterable[object]:
@@ -136,26 +137,6 @@ def _parts(value: Any) -> Iterable[object]:
         return ()
     called = getattr(type(value), "__call__", None)  # noqa: B004  # its code, not whether it is callable
     return (*vars(value).values(), called) if hasattr(value, "__dict__") else ()
-
-
-def _names(code: types.CodeType) -> Iterable[str]:
-    """The global names that code uses, those of inner functions included."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _digest(code: types.CodeType) -> str:
-    """A digest of the instructions, names and constants of code, without its place in a file."""
-    digest = hashlib.sha256(code.co_code + repr(code.co_names).encode())
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            digest.update(_digest(constant).encode())
-        else:  # the order of a set of strings differs between processes
-            parts = sorted(map(repr, constant)) if isinstance(constant, frozenset) else [repr(constant)]
-            digest.update("\n".join(parts).encode())
-    return digest.hexdigest()
 
 
 def is_model(value: object) -> bool:

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import write_bytes
+from classwise.core.settings.code_identity import identity
 from classwise.models.content import digest_of, raw_bytes, script_contents
 
 METADATA_KEY = "classwise"
@@ -36,7 +37,8 @@ def save_weights(
 
     The metadata is one JSON object under the key ``classwise``, because safetensors writes several keys in random order
     and equal runs must give equal files. Its values are strings, or JSON for other types. The entry ``model`` is the
-    attribute ``spec`` that `build_model` sets on the model; `load_model` rebuilds the model from it.
+    attribute ``spec`` that `build_model` sets on the model; `load_model` rebuilds the model from it. For a network of
+    the user, the entry ``code`` has the SHA-256 of its Python files; `load_model` logs a warning if they have changed.
 
     Args:
         path: The file to write.
@@ -51,7 +53,9 @@ def save_weights(
             out of the range of ``dtype``.
     """
     spec = {"model": model.spec} if isinstance(getattr(model, "spec", None), Mapping) else {}
-    entries = {"schema_version": SCHEMA_VERSIONS["weights"], **spec, **(metadata or {})}
+    code = identity({"model": model})["model"] if spec else {}
+    entries = {"schema_version": SCHEMA_VERSIONS["weights"], **spec, **({"code": code} if code else {})}
+    entries |= metadata or {}
     text = {key: value if isinstance(value, str) else json.dumps(value, default=list) for key, value in entries.items()}
     tensors = model.state_dict() if tensors is None else tensors
     check_storable(tensors)

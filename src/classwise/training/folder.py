@@ -68,6 +68,7 @@ class RunEnvironment(Environment, total=False):
 
     schema_version: int
     data: RunData
+    code: dict[str, dict[str, str]]
     teacher: str
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,12 +18,14 @@ from classwise.core.compute.rng import CounterRNG, seed_generators
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import ResultFolder, write_json, write_text
+from classwise.core.settings.code_identity import CodeRecord, check_unchanged, without_empty
 from classwise.core.settings.config import relative_step
 from classwise.data import Images, load_data, named_set, stratified_split
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
 from classwise.models.loading.builder import options_for_size
 from classwise.models.provenance import model_facts
+from classwise.models.structure import code_of
 from classwise.models.weights import check_storable
 from classwise.threat.ball import Threat, large_radius_text
 from classwise.training.averaging import FAWA
@@ -33,6 +36,8 @@ from classwise.training.recipe import Parts, Recipe
 from classwise.training.recipe_settings import DataSettings
 from classwise.training.selection import overall_plus_worst_fifth
 from classwise.training.teacher import save_pseudo_labels
+
+logger = logging.getLogger(__name__)
 
 
 def check_folder(run: Run, *, resume: bool) -> None:
@@ -168,6 +173,29 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
         raise ClasswiseError(f"{run.path} was started with other images; use another folder")
 
 
+def code_of_run(recipe: Recipe, model: nn.Module, teacher: nn.Module | None = None) -> dict[str, dict[str, str]]:
+    """Digests of the user's code of a run's model, teacher and parts; empty for parts without code of the user."""
+    parts = dict[str, object]()
+    for field in dataclasses.fields(recipe.parts):
+        value = getattr(recipe.parts, field.name)
+        numbered = enumerate(value) if field.name == "schedules" else ()
+        parts |= {f"{field.name}.{number}": part for number, part in numbered} or {field.name: value}
+    return code_of(model, **parts, **({} if teacher is None else {"teacher": teacher}))
+
+
+def check_code(run: Run, code: CodeRecord) -> None:
+    """Compare the code that a resumed run records with the present code; log a warning if it is finished.
+
+    Raises:
+        ClasswiseError: naming what has changed, if the run is not finished.
+    """
+    if not run.environment_file.is_file():
+        return
+    finished = run.complete and run.best_epoch() is not None
+    if warning := check_unchanged(run.environment.get("code"), code, run.path, finished=finished):
+        logger.warning("%s", warning)
+
+
 def split_rows(recipe: Recipe, images: Images) -> tuple[Tensor, Tensor]:
     """Return the rows of the training and the validation images, int64, by the recipe's fraction and seed.
 
@@ -271,6 +299,7 @@ def write_first_files(
     valid: Images | None,
     fingerprint: str,
     model: nn.Module,
+    teacher: nn.Module | None,
     processes: int,
 ) -> None:
     """Write the environment, the validation split, the pseudo-labels and the recipe into a new run folder.
@@ -282,6 +311,7 @@ def write_first_files(
         valid: the validation split, or None.
         fingerprint: the hash of the data before the split.
         model: the initial model.
+        teacher: the teacher, or None.
         processes: the number of processes.
     """
     train, extra = batches.images, batches.extra
@@ -294,7 +324,8 @@ def write_first_files(
     }
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
-    content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), "data": data}
+    facts = {"code": without_empty(code_of_run(recipe, model, teacher)), "data": data}
+    content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), **facts}
     write_json(run.environment_file, content, indent=2, checksum=True)
     held_out = [] if valid is None else valid.index.tolist()
     write_json(run.path / "validation.json", {"index": held_out}, checksum=True)

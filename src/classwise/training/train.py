@@ -21,15 +21,19 @@ from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import Images
+from classwise.models import build_model
 from classwise.training.data_parallel import check_same_arguments
 from classwise.training.finite_checks import OnNan
 from classwise.training.folder import Run
 from classwise.training.normalization import as_resumed, with_normalization
 from classwise.training.recipe import Recipe
 from classwise.training.setup import (
+    check_code,
     check_folder,
     check_resumable,
+    code_of_run,
     default_threat,
+    model_spec,
     note_resumed,
     setup_notes,
     split_rows,
@@ -144,6 +148,8 @@ def _train(
         recipe = as_resumed(recipe, run.recipe)
         check_resumable(run, recipe, images, processes)
         if not run.state_file.is_file() and run.complete and run.best_epoch() is not None:
+            with generators_restored(device):
+                check_code(run, code_of_run(recipe, build_model(**model_spec(recipe, images))))
             return run  # the checkpoint of a finished run may be deleted; the events are written last
     else:
         recipe, initial = with_normalization(recipe, images, device)
@@ -165,6 +171,8 @@ def _train(
         progress.log(note)
     with generators_restored(device), deterministic_algorithms(enabled=recipe.precision.deterministic):
         trainer = Trainer(recipe, images, run, device, progress, extra, processes, on_nan, teacher)
+        if resumed:
+            check_code(run, code_of_run(recipe, trainer.model, teacher))
         if resumed and processes.is_main:
             note_resumed(run, trainer.model, processes.world_size)
         trainer.fit()

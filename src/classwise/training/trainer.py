@@ -176,7 +176,14 @@ class Trainer:
             return
         if self.processes.is_main:
             write_first_files(
-                self.run, self.recipe, self.batches, self.valid, self.fingerprint, self.model, self.processes.world_size
+                self.run,
+                self.recipe,
+                self.batches,
+                self.valid,
+                self.fingerprint,
+                self.model,
+                self.teacher,
+                self.processes.world_size,
             )
             if self._graphs:
                 self.run.note_environment(graphs=self._graphs)

@@ -19,7 +19,9 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import flat_options, number
 from classwise.core.settings.names import checked_names
 
-CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade")}
+CODE = "code of attacks"
+"""The field of the user's code of the attacks."""
+CROSSED: Mapping[str, tuple[str, ...]] = {"threat": ("threat",), "attacks": ("attacks", "cascade", CODE)}
 """The fields that a comparison may be made across, and the fields that may then differ."""
 
 
@@ -67,7 +69,7 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
         if field in ignored:
             continue
         first, second = (read(named.audit, attack) for named in (one, other))
-        if first.key != second.key:
+        if first.key != second.key and (read is not _code or (first.stated and second.stated)):
             texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
             raise _difference(field, one, other, *texts)
 
@@ -117,9 +119,9 @@ def check_runs(methods: Mapping[str, Sequence[Audit]], attack: str, across: str 
     for name, audits in methods.items():
         known: dict[Any, int] = {}
         for place, audit in enumerate(audits):
-            model, path = audit.outcomes.meta.model_hash, audit.path
+            model, path, code = audit.outcomes.meta.model_hash, audit.path, audit.outcomes.meta.code or {}
             identities = {
-                f"the same model (SHA-256 {model[:12]})": model,
+                f"the same model (SHA-256 {model[:12]})": model and (model, *sorted(code.get("model", {}).items())),
                 f"the same folder {path}": None if path is None else path.resolve(),
                 "the same outcomes": id(audit.outcomes),
             }
@@ -225,6 +227,20 @@ def _attacks(audit: Audit, attack: str) -> FieldValue:
     )
 
 
+def _code(audit: Audit, attack: str) -> FieldValue:
+    """The user's code of the attacks that decide the verdict; stated if it is recorded, or they need none."""
+    meta = audit.outcomes.meta
+    members = members_of(meta, attack)
+    own = [label for label in members if any(":" in str(value) for value in (meta.attacks[label] or {}).values())]
+    found = {label: digests for label in members if (digests := (meta.code or {}).get(f"attack {label}"))}
+    texts = [
+        f"{label} " + ", ".join(f"{module} {digest[:12]}" for module, digest in digests.items())
+        for label, digests in found.items()
+    ]
+    recorded = meta.code is not None
+    return FieldValue(found, "; ".join(texts) or ("none" if recorded else UNSTATED), recorded or not own)
+
+
 def _differing(one: Audit, other: Audit, attack: str) -> tuple[str, str]:
     """The texts of the attacks that are in one of two audits only."""
     both = [
@@ -257,7 +273,8 @@ def _fields(attack: str) -> dict[str, Callable[[Audit, str], FieldValue]]:
     settings: dict[str, Callable[[Audit, str], FieldValue]] = {
         option.words: functools.partial(_setting, name) for name, option in STORED.items() if option.decides in decides
     }
-    return settings if attack == CLEAN else {"threat": _threat, **settings, "attacks": _attacks}
+    of_attacks = {"attacks": _attacks, CODE: _code}
+    return settings if attack == CLEAN else {"threat": _threat, **settings, **of_attacks}
 
 
 def _setting(name: str, audit: Audit, _: str) -> FieldValue:

@@ -32,7 +32,7 @@ from classwise.auditing.run.merging import (
 )
 from classwise.auditing.run.partition import check_shards
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
-from classwise.auditing.run.preparation import Inputs, prepare
+from classwise.auditing.run.preparation import Inputs, prepare, with_recorded_code
 from classwise.auditing.run.record import RunRecord, environment_of
 from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
 from classwise.core.compute.distributed import process_group
@@ -111,7 +111,7 @@ def robustness_curve(
         _report_limits(ready, listener)
         settings, loaded = ready.settings | {"rounds": rounds}, None
         if folder is not None and processes.is_main:
-            loaded = _claimed(folder, settings, stack, resume=resume, merged=shards is not None)
+            loaded, ready = _claimed(folder, ready, settings, stack, resume=resume, merged=shards is not None)
         finished: Curve | None = processes.broadcast(loaded)
         if finished is not None:
             return finished
@@ -131,7 +131,7 @@ def robustness_curve(
             if shards is None or folder is None:
                 frame, meta, duration = *_merged(parts, ready.meta), dict[str, float]()
             else:
-                frame, meta, duration = _merged_shards(folder, shards, settings, ready.meta)
+                frame, meta, duration = _merged_shards(folder, shards, settings, ready)
             name = "curve" if folder is None else folder.path.resolve().name
             radius = float(cast("float", ready.plan.threat.epsilon))
             curve = Curve(frame, meta, radius, rounds, name, record.environment(**duration))
@@ -167,7 +167,7 @@ def claim_for_shards(
     with chosen_arithmetic(options.get("precision")), contextlib.ExitStack() as stack:
         ready = _prepared(model, data, norm, attacks, highest, options)
         if folder is not None:
-            _claimed(folder, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
+            _claimed(folder, ready, ready.settings | {"rounds": rounds}, stack, resume=resume, merged=True)
     return ready.plan
 
 
@@ -200,19 +200,29 @@ def is_finished(folder: Path) -> bool:
 
 
 def _claimed(
-    folder: ResultFolder, settings: Mapping[str, Any], stack: contextlib.ExitStack, *, resume: bool, merged: bool
-) -> Curve | None:
+    folder: ResultFolder,
+    ready: Inputs,
+    settings: Mapping[str, Any],
+    stack: contextlib.ExitStack,
+    *,
+    resume: bool,
+    merged: bool,
+) -> tuple[Curve | None, Inputs]:
     """Own the folder until the stack is closed, and load the curve in it if its search is finished.
 
+    Returns:
+        The curve or None, and the inputs with the code that the folder records.
+
     Raises:
-        ClasswiseError: if the folder has other contents or settings, or is in use.
+        ClasswiseError: if the folder has other contents, settings or code, or is in use.
     """
     finished = folder.path / RADII
     if finished.is_file() and not folder.marker.is_file():
         raise ClasswiseError(f"{folder.path} contains a curve without its settings; give another --out")
     beside = [SHARDS] if merged else []
-    resumed = stack.enter_context(folder.claimed(settings, resume=resume, beside=beside))
-    return Curve.load(folder.path) if resumed and finished.is_file() else None
+    resumed = stack.enter_context(folder.claimed(settings, resume=resume, beside=beside, code=ready.meta.code))
+    ready = with_recorded_code(ready, folder, finished=finished.is_file())
+    return Curve.load(folder.path) if resumed and finished.is_file() else None, ready
 
 
 def _report_limits(ready: Inputs, listener: Progress) -> None:
@@ -252,7 +262,7 @@ def _merged(parts: list[tuple[list[pd.DataFrame], str]], meta: Meta) -> tuple[pd
 
 
 def _merged_shards(
-    folder: ResultFolder, count: int, settings: Mapping[str, Any], meta: Meta
+    folder: ResultFolder, count: int, settings: Mapping[str, Any], ready: Inputs
 ) -> tuple[pd.DataFrame, Meta, dict[str, float]]:
     """The radii of all images from the curves of the shards, the completed metadata, and the duration.
 
@@ -260,7 +270,8 @@ def _merged_shards(
         ClasswiseError: if a shard has other settings or images.
         IncompleteError: if shards are not finished.
     """
-    shards = shards_in(folder, count, settings)
+    meta = ready.meta
+    shards = shards_in(folder, count, settings, ready.code)
     require_finished(folder.path, {shard: is_finished(place.path) for shard, place in shards.items()})
     curves = {place.path: Curve.load(place.path) for place in shards.values()}
     check_images({place: curve.frame["index"].to_numpy() for place, curve in curves.items()}, shards)

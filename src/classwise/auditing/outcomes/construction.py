@@ -17,6 +17,7 @@ from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, s
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
+from classwise.core.settings.code_identity import changes
 from classwise.core.settings.names import checked_names
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 from classwise.stats.metrics import confidence_variance
@@ -235,6 +236,7 @@ def joined_tables(first: Table, second: Table) -> Table:
         not_applicable=tuple(label for label in attacks if label not in applicable),
         families={**other_meta.families, **meta.families},
         notes=tuple(dict.fromkeys((*meta.notes, *other_meta.notes))),
+        code=None if meta.code is None or other_meta.code is None else {**other_meta.code, **meta.code},
         **ball,
     )
     return pd.concat([frame, added], ignore_index=True), joined
@@ -261,9 +263,16 @@ def _check_images(first: Table, second: Table) -> None:
             values = getattr(meta, name), getattr(other_meta, name)
             if all(values) and values[0] != values[1]:
                 raise _difference(name, *map(repr, values))
+    if None not in (meta.code, other_meta.code) and (found := changes(_model(other_meta), _model(meta))):
+        raise ClasswiseError(f"the two tables cannot be joined: {found[0]}; join audits of one model")
     images, other_images = (table.drop_duplicates("index").set_index("index").sort_index() for table in (frame, other))
     if not (images.index.equals(other_images.index) and images["label"].equals(other_images["label"])):
         raise ClasswiseError("the two tables cannot be joined: they have different images or labels")
+
+
+def _model(meta: Meta) -> dict[str, Mapping[str, str]]:
+    """The code of the model that is recorded."""
+    return {"model": (meta.code or {}).get("model", {})}
 
 
 def _check_clean(one: Table, other: Table) -> None:

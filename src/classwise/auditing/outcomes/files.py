@@ -205,7 +205,7 @@ def image_numbers(path: Path) -> dict[str, IntArray]:
 def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     """Read one file, a folder of files, or an audit's folder; the metadata are the last file's, with all notes.
 
-    A policy is among them only if every file has it.
+    A policy and the code are among them only if every file has the same.
 
     Raises:
         ClasswiseError: if there are no outcomes, or as `read` does.
@@ -223,4 +223,6 @@ def read_all(path: Path) -> tuple[pd.DataFrame, Meta]:
     policies = {meta.policy for _, meta in read_files}
     policy = policies.pop() if len(policies) == 1 else None
     meta = dataclasses.replace(read_files[-1][1], notes=tuple(notes)).stating(policy=policy)
+    if any(other.code != meta.code for _, other in read_files):
+        meta = dataclasses.replace(meta, code=None)
     return pd.concat([frame for frame, _ in read_files], ignore_index=True), meta

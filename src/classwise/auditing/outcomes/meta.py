@@ -122,6 +122,8 @@ class Meta:
             means unknown.
         model: name of the model.
         model_hash: SHA-256 of its parameters and buffers.
+        code: SHA-256 of the user's code by object (``model``, ``attack NAME``) and module, and of the printed structure
+            of the model (`classwise.core.settings.code_identity`); None: not recorded.
         threat: such as ``"Linf:8/255"``.
         norm: norm of the column ``distance``.
         settings: the options of the evaluation that are recorded (`classwise.auditing.evaluation`), as JSON values; an
@@ -149,6 +151,7 @@ class Meta:
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     model: Annotated[str, _text("name of the model")] = ""
     model_hash: str = ""
+    code: Mapping[str, Mapping[str, str]] | None = None
     threat: Annotated[str, _text("threat")] | None = None
     norm: str | None = None
     settings: Annotated[Mapping[str, Any], pydantic.BeforeValidator(_settings)] = field(default_factory=dict)
@@ -331,6 +334,8 @@ class Meta:
     def flat(self) -> dict[str, Any]:
         """All fields and settings by name, as files have them; a setting without a value is None."""
         values = dataclasses.asdict(self)
+        if self.code is None:
+            del values["code"]
         settings = dict.fromkeys(STORED) | values.pop("settings")
         values |= settings
         return values

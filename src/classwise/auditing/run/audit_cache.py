@@ -23,7 +23,7 @@ from classwise.models.modes import evaluating
 logger = logging.getLogger(__name__)
 
 IMAGES = 64
-"""Images whose logits are part of the hash, so that a change of the code of a model is noticed too."""
+"""Images whose logits are part of the hash, so that a change of a model beside its files is noticed too."""
 VARIABLE = "CLASSWISE_CACHE"
 """The environment variable that names the folder of the cache, for ``classwise audit`` and `assert_robust`."""
 
@@ -43,8 +43,8 @@ def cached_folder(cache: Path, ready: Inputs, suite: Suite) -> Path | None:
         suite: its attacks, also those that are not applicable.
 
     Returns:
-        The folder; None if the audit cannot be cached: for attacks of the user, whose code is not part of the hash, and
-        for streams.
+        The folder; None if the audit cannot be cached: for attacks of the user, whose code may read what no digest
+        covers, and for streams.
     """
     if all(map(_of_this_package, suite.attacks.values())) and isinstance(ready.source, Images):
         return cache / _hash(ready, ready.source)
@@ -57,8 +57,8 @@ def _of_this_package(attack: Attack) -> bool:
 
 
 def _hash(ready: Inputs, source: Images) -> str:
-    """Hash of the model (parameters and logits), the data, the settings and the version of classwise."""
-    settings = ready.settings | {"guards": ready.plan.asked["guards"], "settle": ready.meta.settle}
+    """Hash of the model (parameters, code, logits), the data, the settings and the version of classwise."""
+    settings = ready.settings | {"guards": ready.plan.asked["guards"], "settle": ready.meta.settle, "code": ready.code}
     digest = hashlib.sha256(f"{__version__} {json.dumps(settings, sort_keys=True)}".encode())
     device = next((parameter.device for parameter in ready.model.parameters()), torch.device("cpu"))
     pixels = source.pixels(torch.arange(min(IMAGES, len(source)))).to(device)

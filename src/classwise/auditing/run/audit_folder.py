@@ -27,7 +27,13 @@ SWEEP = "sweep.json"
 Count = Annotated[int, pydantic.Field(ge=0)]
 
 
-class About(Marker, total=False):
+class RecordedCode(Marker, total=False):
+    """The code of the user that a marker records (`classwise.core.settings.code_identity`)."""
+
+    code: dict[str, dict[str, str]]
+
+
+class About(RecordedCode, total=False):
     """The content of ``audit.json``; the entries beside those of `Marker` are written at the end of an audit."""
 
     name: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit_folder import ABOUT, earlier_audits, read_about
 from classwise.auditing.run.merging import SHARDS, Merged, is_finished, merge
 from classwise.auditing.run.plan import Plan
-from classwise.auditing.run.preparation import Inputs
+from classwise.auditing.run.preparation import Inputs, with_recorded_code
 from classwise.auditing.run.result import Audit, about_of
 from classwise.auditing.run.sampling import Sampling
 from classwise.core.compute.distributed import ProcessGroup
@@ -76,9 +77,9 @@ class Claim:
             ClasswiseError: if it contains something else, or this audit although ``resume`` is false, or the processes
                 have different settings.
         """
-        _check_same_settings(self.processes.all_gather(self.inputs.settings))
-        policy = self.processes.broadcast(self._policy() if self.processes.is_main else None)
-        meta = self.inputs.meta.stating(policy=policy)
+        _check_same_settings(self.processes.all_gather(self.inputs.settings | {"code": self.inputs.code}))
+        policy, code = self.processes.broadcast((self._policy(), self._code()) if self.processes.is_main else None)
+        meta = dataclasses.replace(self.inputs.meta.stating(policy=policy), code=code)
         if self.main_folder is None:
             yield meta
             return
@@ -87,6 +88,25 @@ class Claim:
         folder = ResultFolder(self.main_folder, "audit")
         with folder.claimed(self.inputs.settings, resume=resume, beside=[*self.of_shards], **about):
             yield meta
+
+    def _code(self) -> Mapping[str, Mapping[str, str]] | None:
+        """The code that is recorded: that in the folder, or the present one of a new audit."""
+        if self.folder is None or not (self.folder / ABOUT).is_file():
+            return self.inputs.meta.code
+        recorded: dict[str, dict[str, str]] | None = read_about(self.folder).get("code")
+        return recorded
+
+    def check_code(self, *, finished: bool) -> None:
+        """Compare the recorded code of the user with the present one, in the first process.
+
+        Args:
+            finished: whether nothing is left to do.
+
+        Raises:
+            ClasswiseError: naming what has changed, if the audit is not finished.
+        """
+        if self.main_folder is not None:
+            with_recorded_code(self.inputs, ResultFolder(self.main_folder, "audit"), finished=finished)
 
     def _policy(self) -> str | None:
         """The digest of the policy that is recorded: the one in the folder, or the given one of a new audit.
@@ -126,7 +146,7 @@ class Claim:
             return Merged()
         if SHARDS not in about:
             raise ClasswiseError(f"{folder} contains an audit without shards; omit --shards to continue it")
-        return merge(folder, self.shards, meta, self.inputs.settings)
+        return merge(folder, self.shards, meta, self.inputs.settings, self.inputs.code)
 
 
 def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit | None:

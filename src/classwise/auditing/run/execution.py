@@ -66,6 +66,7 @@ def execute(
         recorded(folder, claim.progress) as progress,
     ):
         saved = finished_audit(folder, plan, is_shard=claim.shard is not None) if resume and folder else None
+        claim.check_code(finished=saved is not None)
         if saved is not None:
             plan = plan.with_options(trace=())
         merged = claim.merged(meta)

@@ -22,10 +22,11 @@ from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Array, Examples
 from classwise.auditing.outcomes.meta import CLEAN, Meta
-from classwise.auditing.run.audit_folder import ABOUT, ShardFacts, read_about
+from classwise.auditing.run.audit_folder import ABOUT, RecordedCode, ShardFacts, read_about
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.reading import damaged
 from classwise.core.files.storage import ResultFolder, difference, remove
+from classwise.core.settings.code_identity import CodeRecord, check_unchanged
 from classwise.stats.counts import IntArray
 
 SHARDS = "shards"
@@ -89,23 +90,27 @@ def checked_folder(path: Path | None, kind: str, *files: str, merges: bool) -> R
     return folder
 
 
-def shards_in(folder: ResultFolder, count: int, settings: Mapping[str, Any]) -> dict[Shard, ResultFolder]:
+def shards_in(
+    folder: ResultFolder, count: int, settings: Mapping[str, Any], code: CodeRecord
+) -> dict[Shard, ResultFolder]:
     """The folders of all shards of an audit or curve; the existing ones have its settings, on data of any hash.
 
     Args:
         folder: the folder of the audit or curve.
         count: number of shards.
         settings: the settings of the audit or curve.
+        code: the user's code of the audit or curve.
 
     Raises:
-        ClasswiseError: if a folder contains another shard, or naming the first setting that differs.
+        ClasswiseError: if a folder contains another shard, or naming the first setting, or the code, that differs.
     """
     shards = {shard: ResultFolder(shard_folder(folder.path, shard), folder.kind) for shard in Shard.all(count)}
     settings = {key: value for key, value in settings.items() if key != "data_hash"}  # see `same_hash`
     for shard, place in shards.items():
         if not place.marker.is_file():
             continue
-        before = place.read()["settings"]
+        marker = place.read(RecordedCode)
+        before = marker["settings"]
         if (found := before.get("shard")) != str(shard):
             contents = "results of all images" if found is None else f"shard {found}"
             raise ClasswiseError(f"{place.path} contains {contents}, not shard {shard}; {_repeat(shard)}")
@@ -113,6 +118,8 @@ def shards_in(folder: ResultFolder, count: int, settings: Mapping[str, Any]) -> 
             raise ClasswiseError(
                 f"{place.path} is a shard with other settings: {differs}; remove it, or give another --out"
             )
+        if marker.get("code") is not None:
+            check_unchanged(marker["code"], code, place.path, finished=False)
     return shards
 
 
@@ -175,7 +182,7 @@ def _repeat(shard: Shard) -> str:
     return f"remove that folder, and run the shard again with --shard {shard}"
 
 
-def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> Merged:
+def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any], code: CodeRecord) -> Merged:
     """Merge the shards of an audit into its folder.
 
     The merged files have the rows and tensors of the audit without shards.
@@ -185,12 +192,13 @@ def merge(folder: Path, count: int, meta: Meta, settings: Mapping[str, Any]) -> 
         count: number of shards.
         meta: the metadata of the audit.
         settings: its settings, which those of the shards must equal.
+        code: its code of the user, which those of the shards must equal where they record it.
 
     Raises:
         ClasswiseError: if a shard has other settings or images, or is damaged.
         IncompleteError: if shards are not finished.
     """
-    shards = shards_in(ResultFolder(folder, "audit"), count, settings)
+    shards = shards_in(ResultFolder(folder, "audit"), count, settings, code)
     places = {shard: place.path for shard, place in shards.items()}
     abouts = {shard: _read_shard(place.path) for shard, place in shards.items() if place.marker.is_file()}
     rows = {shard: _rows(places[shard]) for shard in abouts}

@@ -22,6 +22,7 @@ from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
 from classwise.auditing.outcomes.meta import CHANGED_NOTE, Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.audit_folder import RecordedCode
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
 from classwise.auditing.run.inputs import (
     Model,
@@ -47,7 +48,9 @@ from classwise.auditing.run.suite import Suite, split_suite
 from classwise.core.compute.precision import FLOAT32, precision_of
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, first_line
+from classwise.core.files.storage import ResultFolder
 from classwise.core.progress.listener import Progress
+from classwise.core.settings.code_identity import check_unchanged, without_empty
 from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
@@ -56,6 +59,7 @@ from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
 from classwise.models.state import Buffers, changes_text
+from classwise.models.structure import code_of
 from classwise.models.weights import fingerprint
 from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat, ThreatLike, large_radius_text
@@ -78,6 +82,8 @@ class Inputs:
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         note: notes on the batch size and the classes for the user; may be empty.
         large_radius: why the radius is implausibly large; empty if it is not.
+        code: digests of the user's code of the model and of each attack, also empty ones; those in ``meta`` are of the
+            audit in the folder.
         settings: every setting that decides rows, as JSON values (`settings_of`).
     """
 
@@ -91,6 +97,7 @@ class Inputs:
     no_gradient: str = ""
     note: str = ""
     large_radius: str = ""
+    code: dict[str, dict[str, str]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
     def log_notes(self, progress: Progress) -> None:
@@ -139,9 +146,12 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     with evaluating(classifier) as was_training:
         tried = _tried(classifier, plan, source, first)
         # `LogitsModel` would put a prefix before the names of the parameters.
-        parameters = fingerprint(classifier.model if isinstance(classifier, LogitsModel) else classifier)
+        network = classifier.model if isinstance(classifier, LogitsModel) else classifier
+        parameters = fingerprint(network)
+    code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
     plan = tried.plan
-    meta = replace(tried.meta, model=name_of(model), model_hash=_hash_of(parameters, classifier))
+    model_hash = _hash_of(parameters, classifier)
+    meta = replace(tried.meta, model=name_of(model), model_hash=model_hash, code=without_empty(code))
     settings = settings_of(plan, meta)
     if policy is not None:
         meta = meta.stating(policy=checked_policy(policy, meta, grouping).digest)
@@ -160,8 +170,26 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         no_gradient=tried.no_gradient,
         note=tried.note,
         large_radius=large_radius_text(ball, first.shape),
+        code=code,
         settings=settings,
     )
+
+
+def with_recorded_code(ready: Inputs, folder: ResultFolder, *, finished: bool) -> Inputs:
+    """The inputs of an evaluation with the code that its folder records, once that was compared with the present code.
+
+    Args:
+        ready: the inputs.
+        folder: the folder, which contains the evaluation.
+        finished: whether nothing of it is left to do.
+
+    Raises:
+        ClasswiseError: naming what has changed, if the evaluation is not finished.
+    """
+    recorded = folder.read(RecordedCode).get("code")
+    if warning := check_unchanged(recorded, ready.code, folder.path, finished=finished):
+        logger.warning("%s", warning)
+    return replace(ready, meta=replace(ready.meta, code=recorded))
 
 
 def _unique(source: Images | Stream, ball: Threat) -> tuple[Images | Stream, Threat]:
@@ -179,6 +207,7 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     about = json.loads(meta.to_json())
     about["attacks"] = {label: identity_of(spec) for label, spec in about["attacks"].items()}
     free = (name for name, option in STORED.items() if option.decides in (Decides.ESTIMATE, Decides.RECORD))
+    about.pop("code", None)  # compared by `with_recorded_code`
     for key in ("images", "sizes", "notes", "model", *free):
         del about[key]
     if meta.repeats == 1:  # audits written before there were repeats have no such entries

@@ -425,6 +425,7 @@ def about_of(audit: Audit) -> dict[str, Any]:
         "missing": audit.outcomes.missing,
         **audit.outcomes.meta.of_last_run,
         "policy": audit.outcomes.meta.policy,
+        **({} if audit.outcomes.meta.code is None else {"code": audit.outcomes.meta.code}),
         "warnings": [[*warning] for warning in audit.warnings],
         "guards": None if audit.guards is None else dataclasses.asdict(audit.guards),
         "environment": dict(audit.environment),

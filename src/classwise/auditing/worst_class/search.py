@@ -17,11 +17,11 @@ from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import chosen_arithmetic
-from classwise.auditing.run.preparation import prepare
+from classwise.auditing.run.preparation import prepare, with_recorded_code
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds, SavedSearch, SurvivorCounts
-from classwise.core.files.storage import ResultFolder
+from classwise.core.files.storage import Marker, ResultFolder
 from classwise.core.progress import interruption
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
@@ -109,10 +109,13 @@ def find_worst_class(
         require_applicable(ready.plan.suite, suite, ready.no_gradient)
         stack.enter_context(evaluating(ready.model))
         if folder is not None:
-            stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume))
+            stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume, code=ready.meta.code))
+            ready = with_recorded_code(ready, folder, finished=bool(folder.read(_Finished).get("complete")))
         saved = SavedSearch(None if folder is None else folder.path / ROUNDS)
         search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)
+        if folder is not None and not race.next():
+            folder.write(**{**folder.read(), "complete": True})
     environment = dict(search.saved.environment)  # as of the last round, also of a finished search that is loaded
     return WorstClass(
         verdict=race.verdict(),
@@ -124,6 +127,10 @@ def find_worst_class(
         seconds=environment.pop("seconds"),
         environment=environment,
     )
+
+
+class _Finished(Marker, total=False):
+    complete: bool
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:

@@ -20,6 +20,7 @@ from classwise.core.errors import ClasswiseError, quoted, unknown
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.ambient_state import restores_state
 from classwise.core.settings.arguments import checked
+from classwise.core.settings.code_identity import changes, identity
 from classwise.core.settings.config import Count
 from classwise.core.settings.registry import kind_text
 from classwise.data.images import Images
@@ -200,6 +201,8 @@ def _with_reference(
     note = published.note or f"built by {name!r}"
     if checkpoint is not None:
         built, note = _with_checkpoint(built, checkpoint)
+        if stored:
+            _compare_code(built, checkpoint)
     elif name in MODELS:
         built.fresh = fingerprint(built)  # type: ignore[assignment]
         note = f"built {name!r} with random weights"
@@ -409,6 +412,20 @@ def _stored_spec(checkpoint: Checkpoint) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return spec if isinstance(spec, dict) and isinstance(spec.get("name"), str) else {}
+
+
+def _compare_code(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Log a warning if the user's code of a model is not that with which its weights were saved."""
+    try:
+        before = json.loads(checkpoint.metadata.get("code", "null"))
+    except (ValueError, RecursionError):
+        return
+    if isinstance(before, dict) and (found := changes({"model": before}, identity({"model": model}))):
+        logger.warning(
+            "%s was saved with other code: %s; its weights are evaluated with the present code",
+            checkpoint.path,
+            "; ".join(found),
+        )
 
 
 def _inferred_spec(name: str, checkpoint: Checkpoint, given: Mapping[str, Any]) -> dict[str, Any]:

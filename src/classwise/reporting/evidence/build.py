@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, NotRequired, cast
 
 import pydantic
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
@@ -23,6 +23,7 @@ from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import read_json, write_bytes, write_text
 from classwise.core.settings import limits
 from classwise.core.settings.arguments import checked
+from classwise.core.settings.code_identity import compared_here
 from classwise.core.version import __version__
 from classwise.reporting.evidence.facts import EvidenceFacts, evidence_facts
 from classwise.reporting.evidence.page import evidence_page
@@ -170,6 +171,33 @@ def verify(folder: str | os.PathLike[str], audits: Sequence[str | os.PathLike[st
     for path, about in zip(paths, recorded, strict=True):
         found += _differing(audit_in(path), {**dict.fromkeys(_files(audit_in(path)), ""), **about["files"]})
     return found or [*_recomputed(place, paths)]
+
+
+def code_notes(folder: str | os.PathLike[str]) -> list[str]:
+    """What can be said about the user's code of the audits of a report: whether its files here are the recorded ones.
+
+    Args:
+        folder: the folder of the report.
+
+    Raises:
+        ClasswiseError: if the report is missing or damaged.
+    """
+    notes = []
+    for audit in read_json(Path(folder) / FACTS, kind=_OfAudits)["audits"]:
+        if (code := audit.get("code")) is None:
+            notes.append(f"{audit['name']}: the code of the model and of the attacks is not recorded")
+        else:
+            notes += [f"{audit['name']}: {phrase}" for phrase in compared_here(code)]
+    return notes
+
+
+class _OfAudit(TypedDict):
+    name: str
+    code: NotRequired[dict[str, dict[str, str]]]
+
+
+class _OfAudits(TypedDict):
+    audits: list[_OfAudit]
 
 
 def _manifest(file: Path) -> Manifest:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NotRequired, cast
 
 import numpy as np
 import pydantic
@@ -130,6 +130,7 @@ class AuditFacts(TypedDict):
     name: str
     model: str
     model_sha256: str
+    code: NotRequired[dict[str, dict[str, str]]]
     data: str
     split: str
     data_sha256: str
@@ -226,6 +227,7 @@ def _audit_facts(audit: Audit, policy: Policy) -> AuditFacts:
         "name": audit.name,
         "model": meta.model,
         "model_sha256": meta.model_hash,
+        **cast("AuditFacts", {} if meta.code is None else {"code": meta.code}),
         "data": meta.data,
         "split": meta.split,
         "data_sha256": meta.data_hash,
@@ -261,6 +263,8 @@ def _is_recorded(audit: Audit, policy: Policy) -> bool:
     for file in outcome_files.listed(audit.path / "outcomes"):
         meta = outcome_files.read_meta(file)
         digests.add(meta.policy)
+        if "code" in about and about["code"] != meta.code:
+            raise ClasswiseError(f"{file} belongs to another audit: its code differs; run the audit again")
         for key in ("model_hash", "data_hash", "threat"):
             if settings and settings.get(key) != getattr(meta, key):
                 raise ClasswiseError(f"{file} belongs to another audit: its {key} differs; run the audit again")

@@ -8,6 +8,7 @@ from typing import Any
 
 from classwise.reporting import formatting
 from classwise.reporting.evidence.facts import AuditFacts, CriterionFacts, EvidenceFacts, Proportion
+from classwise.reporting.facts.provenance import code_settings
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
@@ -63,6 +64,7 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
     """The parts of the page on one audit."""
     record = [("Data", f"{audit['data']} {audit['split']}".strip()), ("Data SHA-256", audit["data_sha256"])]
     model = [("Model", audit["model"]), ("Model SHA-256", audit["model_sha256"])]
+    model += code_settings(audit.get("code"))
     if isinstance(network := audit["environment"].get("network"), str):
         model.append(("Network as loaded", network))
     return {

@@ -9,6 +9,7 @@ from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.result import Audit
+from classwise.core.settings.code_identity import STRUCTURE, CodeRecord
 from classwise.core.settings.config import flat_options
 from classwise.reporting import formatting
 from classwise.reporting.training_run import run_of
@@ -45,6 +46,7 @@ def search_settings(
         ("Data SHA-256", meta.data_hash),
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
+        *code_settings(meta.code),
         *before,
         *attack_settings(meta),
         *between,
@@ -55,6 +57,16 @@ def search_settings(
         *environment_settings(environment),
     ]
     return [(name, text) for name, text in items if text]
+
+
+def code_settings(code: CodeRecord | None) -> list[tuple[str, str]]:
+    """The SHA-256 of the printed structure of a model, and of the files of the user's code, by object."""
+    rows = []
+    for name, digests in (code or {}).items():
+        files = [f"{module} {digest}" for module, digest in digests.items() if module != STRUCTURE]
+        rows.append(("Model structure SHA-256", digests.get(STRUCTURE, "")))
+        rows.append((f"Code of {name}, SHA-256", "; ".join(files)))
+    return [(name, text) for name, text in rows if text]
 
 
 _IN_WORDS = {"early_stop", "cascade", "settle", "repeats", "repeat_rule", "grid", "seed", "precision", "batch_size"}
@@ -82,6 +94,7 @@ def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
         ("Data SHA-256", meta.data_hash),
         ("Model", meta.model),
         ("Model SHA-256", meta.model_hash),
+        *code_settings(meta.code),
         ("Threat", meta.threat or ""),
         *attack_settings(meta),
         ("Early stop", "" if meta.early_stop is None else EARLY_STOP[meta.early_stop]),
@@ -115,9 +128,12 @@ def _training_settings(audit: Audit, run: Run | None) -> list[tuple[str, str]]:
     """The record of a training where it differs from that of an audit of its model."""
     if run is None or not run.environment_file.is_file():
         return []
-    record = {key: value for key, value in run.environment.items() if key not in ("schema_version", "data")}
+    shown = run.environment.keys() - {"schema_version", "data", "code"}
+    record = {key: value for key, value in run.environment.items() if key in shown}
     differing = {key: value for key, value in record.items() if value != audit.environment.get(key)}
-    return [(f"Training: {_words(key)}", flat(value)) for key, value in differing.items()]
+    code = {name: digests for name, digests in run.environment.get("code", {}).items() if name != "model"}
+    facts = [(_words(key), flat(value)) for key, value in differing.items()] + code_settings(code)
+    return [(f"Training: {name}", text) for name, text in facts]
 
 
 def spec_text(spec: Mapping[str, Any]) -> str:

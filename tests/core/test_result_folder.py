@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from classwise.core.files.storage import CHECKSUMS, MARKERS, ResultFolder, matches
+from classwise.core.files.storage import CHECKSUMS, MARKERS, ResultFolder, matches, write_bytes
 from tests.refusals import check_refused
 
 SETTINGS = {"seed": 0, "attacks": {"pgd": {"steps": 5}}}
@@ -84,3 +84,14 @@ def test_markers_of_other_versions(content: Any, says: str, tmp_path: Path) -> N
         assert folder.read() == {"kind": "curve", **content}
         return
     check_refused(says, claim, folder, resume=True)
+
+
+@pytest.mark.parametrize("damaged", [b"\x00\x01garbage", b"zz  w.bin\n", b"0123  w.bin\n", b"w.bin"])
+def test_damaged_checksums_are_refused(damaged: bytes, tmp_path: Path) -> None:
+    write_bytes(tmp_path / "w.bin", b"content", checksum=True)
+    listed = (tmp_path / CHECKSUMS).read_bytes()
+    for begun in (b"", listed[:30], listed[:65], listed[:70] + b"\n"):  # a process was killed while it wrote
+        (tmp_path / CHECKSUMS).write_bytes(listed + begun)
+        assert matches(tmp_path / "w.bin")
+    (tmp_path / CHECKSUMS).write_bytes(listed + damaged)
+    check_refused("checksums.txt is damaged: line 2 is not a SHA-256 and a file name", matches, tmp_path / "w.bin")

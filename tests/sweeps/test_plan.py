@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from classwise.core.errors import ClasswiseError
 from classwise.run import FUNCTIONS
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
+from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import Call
 from classwise.sweeps.plan import Plan, label, read_recipe
+from tests.refusals import check_refused
 
 DIGITS: dict[str, Any] = {"recipes": ["at"], "data": ["digits"]}
 
@@ -388,6 +393,54 @@ def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:
     with pytest.raises(ClasswiseError):
         prepare_sweep(DIGITS | {"budgets": ["full", "shirt"]}, tmp_path / "sweep")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"audits": {"own": {"split": "val"}}}, "cell at-photos-seed0, audit own: .*no split 'val'"),
+        ({"audits": {"own": {"group": "camera"}}}, "cell at-photos-seed0, audit own: .*'camera'"),
+        (
+            {"models": ["small-cnn"], "recipes": [], "audits": {"own": {"split": "val", "threat": "Linf:0.1"}}},
+            "audit own: .*'val'",
+        ),
+        ({"set": {"data.options": {"size": 0}}}, "cell at-photos-seed0, training: "),
+    ],
+)
+def test_data_are_opened_before_the_first_training(
+    changed: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "photos" / split / name).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / "photos" / split / name / "1.png")
+    plan = {"recipes": ["at"], "data": ["photos"], "audits": {"own": {}}}
+    prepare_sweep(plan, tmp_path / "whole")
+    check_refused(message, prepare_sweep, plan | changed, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_that_tasks_will_download_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLASSWISE_DATA", str(tmp_path))
+    prepare_sweep({"recipes": ["at"], "data": ["imagenet"], "audits": {"own": {}}}, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("threads", "variable", "used"),
+    [(None, "3", "3"), (2, "3", "2"), (None, None, str((os.cpu_count() or 1) // 2 or 1))],
+)
+def test_tasks_keep_the_number_of_threads(
+    threads: int | None, variable: str | None, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On which the last bits of a training depend."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    started = list[dict[str, str]]()
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: started.append(env))
+    Local(workers=2, threads=threads)._start(tmp_path, 0)
+    assert started[0]["OMP_NUM_THREADS"] == used
 
 
 def test_the_plan_of_the_documentation(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 
 from classwise.core.files.storage import write_text
 from classwise.data import Images, load_data
-from classwise.models import load_model
+from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
@@ -139,6 +139,17 @@ def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "has no validation split" in refused(adjust_logits, tmp_path / "bare")
     assert "Flatten has no known last linear layer" in refused(_bias, Normalized(nn.Flatten(), [0.5], [0.5]))
+
+
+def test_a_model_whose_logits_overflow_is_refused(run: Run, tmp_path: Path) -> None:
+    shutil.copytree(run.path, tmp_path / "run")
+    huge = Run(tmp_path / "run")
+    model = huge.model("last")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e30)
+    save_weights(huge.weights_file("last"), model, checksum=True)
+    assert "the logits of the model are NaN or infinite" in refused(adjust_logits, huge, which="last", folds=0)
 
 
 STAGES = STAGE | {"data.subset": 200, "batch_size": 32, "averaging.decay": 0.9}

@@ -37,6 +37,16 @@ class ClusterOptions:
             show_default="local: 1; else by the cluster",
         ),
     ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            min=1,
+            help="Threads of each task on this machine.",
+            show_default="OMP_NUM_THREADS, else the CPUs divided by the workers",
+        ),
+    ] = None
     ray_address: Annotated[
         str | None,
         typer.Option(
@@ -63,7 +73,13 @@ class ClusterOptions:
     @property
     def given(self) -> dict[str, Any]:
         """The given options, as arguments of `classwise.sweeps.executors.choice.executor_of`."""
-        values = {"on": self.on, "workers": self.workers, "ray_address": self.ray_address, "slurm": self.slurm_settings}
+        values: dict[str, Any] = {
+            "on": self.on,
+            "workers": self.workers,
+            "threads": self.threads,
+            "ray_address": self.ray_address,
+        }
+        values["slurm"] = self.slurm_settings
         return {name: value for name, value in values.items() if value is not None}
 
     def executor(self, gpus: int = 0) -> Executor:

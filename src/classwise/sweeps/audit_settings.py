@@ -13,12 +13,16 @@ import pydantic
 from classwise.auditing.evaluation.evaluation import FLAGS, Evaluation, complete
 from classwise.auditing.run import plan as audit_plan
 from classwise.auditing.run.audit import audit
+from classwise.auditing.run.inputs import grouped
 from classwise.auditing.run.suite import norm_of, parse_attacks
 from classwise.core.errors import ArgumentError, ClasswiseError, unknown
 from classwise.core.settings.arguments import check
 from classwise.core.settings.config import Count, build, configurable
-from classwise.data import CORRUPTIONS, DATA
+from classwise.data import CORRUPTIONS, DATA, Images
+from classwise.data.sets.loading import open_data
+from classwise.data.stream import Stream
 from classwise.threat.ball import Threat
+from classwise.training.recipe_settings import DataSettings
 
 _OPTIONS = {key: name for name, option in FLAGS.items() for key in (name, option.key)}
 """The options that an audit of a plan may have, by their names there: those in Python, and on the command line."""
@@ -87,6 +91,23 @@ class AuditSettings:
             ClasswiseError: for an unknown attack, or one that does not support the norm.
         """
         audit_plan.Plan.of(parse_attacks(self.attacks, norm_of(threat)), Threat.parse(threat), self.options)
+
+    def images(self, data: str, training: DataSettings | None, *, download: bool = True) -> Images | Stream:
+        """Open the images to attack.
+
+        Args:
+            data: the data of the cell.
+            training: the training data of its recipe, whose options apply to the same data; None for a model.
+            download: whether a named data set that is not found is downloaded.
+
+        Raises:
+            ClasswiseError: if they cannot be read, or have no such split or grouping.
+        """
+        name = data if self.data is None else self.data
+        own = {} if training is None or self.data is not None else {**training.options, "root": training.root}
+        options = self.options
+        images = open_data(name, split=self.split, subset=self.subset, seed=options["seed"], download=download, **own)
+        return grouped(images, options["group"])
 
     def given(self) -> dict[str, Any]:
         """The settings that differ from their defaults, as JSON values with the names of the command line."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from classwise.auditing.evaluation.evaluation import Evaluation
 from classwise.auditing.run.cost import estimate
@@ -12,7 +12,6 @@ from classwise.core.compute.rates import Rates
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import Images
-from classwise.data.sets.loading import open_data
 from classwise.models import build_model, load_model
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell
@@ -106,11 +105,7 @@ def _audit_cost(
         device: the device.
         rates: see `estimate_sweep`.
     """
-    name = cell.data if audit.data is None else audit.data
-    own: dict[str, Any] = {}
-    if recipe is not None and audit.data is None:
-        own = {**recipe.data.options, "root": recipe.data.root}
-    images = open_data(name, split=audit.split, subset=audit.subset, seed=audit.options["seed"], **own)
+    images = audit.images(cell.data, None if recipe is None else recipe.data)
     threat = audit.threat
     if recipe is None or trained_on is None:
         settings = {key: value for key, value in cell.model_settings.items() if key not in ("name", "set")}

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import pydantic
 import yaml
 
-from classwise.core.errors import ClasswiseError, did_you_mean, unknown
+from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mean, unknown
 from classwise.core.settings import limits
 from classwise.core.settings.config import Seed, build, configurable, read_yaml
 from classwise.data import DATA
@@ -23,6 +23,7 @@ from classwise.sweeps.cells import Cell, slug
 from classwise.sweeps.model_settings import Models, ModelSettings
 from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
+from classwise.training.setup import training_images
 
 MOST_CELLS = 100_000
 """Maximum number of cells of a plan, before ``exclude``."""
@@ -272,6 +273,34 @@ def read_recipe(cell: Cell) -> Recipe:
         return Recipe.read(cell.recipe, overrides, budget=None if cell.budget == FULL else cell.budget)
     except ClasswiseError as error:
         raise ClasswiseError(f"cell {cell.name}: {error}") from error
+
+
+def check_data(plan: Plan) -> None:
+    """Open the images of every method's training and audits, so that no training precedes a missing split or grouping.
+
+    Data sets that tasks will download are left out.
+
+    Raises:
+        ClasswiseError: naming the cell, if images cannot be read, or have no such split or grouping.
+    """
+    opened = set[str]()
+    for cell in {cell.method: cell for cell in plan.cells()}.values():
+        training = None if cell.model else read_recipe(cell).data
+        for name, audit in {"": None, **plan.audits}.items():
+            part = training if audit is None else (audit.data, audit.split, audit.subset, audit.options["group"])
+            if part is None or (key := repr((cell.data, training, part))) in opened:
+                continue
+            opened.add(key)
+            try:
+                if audit is not None:
+                    audit.images(cell.data, training, download=False)
+                elif training is not None:
+                    training_images(training, download=False)
+            except DataNotFoundError:
+                continue
+            except ClasswiseError as error:
+                what = f"audit {name}" if name else "training"
+                raise ClasswiseError(f"cell {cell.name}, {what}: {error}") from error
 
 
 def with_digest(cell: Cell) -> Cell:

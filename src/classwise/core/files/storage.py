@@ -48,7 +48,9 @@ REMOTE_SECONDS = 86_400.0
 """Age from which a temporary file of another machine, whose lock may not be visible here, counts as abandoned."""
 _HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _TEMPORARY = re.compile(r"\..+\.([0-9a-f]{8}\.)?[a-z0-9_]{8}\.tmp")
-_LINE = re.compile(rb"(?m)^([0-9a-f]{64})  ([^\n]+)\n")
+_LINE = re.compile(rb"([0-9a-f]{64})  ([^\n]+)")
+_BEGUN = re.compile(rb"[0-9a-f]{0,64} {0,2}")
+"""A line that a killed process has begun."""
 _REMOVED = "0" * 64
 """In place of the digest of a file that was removed."""
 _FOLDER = hashlib.sha256().hexdigest()
@@ -495,11 +497,22 @@ def _digests(folder: Path) -> Mapping[str, tuple[str, ...]]:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(file: str, size: int, changed: int) -> Mapping[str, tuple[str, ...]]:
-    """Parse a checksum file; its size and modification time are keys of the cache."""
+    """Parse a checksum file; its size and modification time are keys of the cache.
+
+    Raises:
+        ClasswiseError: if it is damaged.
+    """
     del size, changed
     parsed: dict[str, list[str]] = {}
-    for digest, name in _LINE.findall(reading.read_bytes(file)):
-        parsed.setdefault(os.fsdecode(name), []).append(digest.decode())
+    *lines, last = reading.read_bytes(file).split(b"\n")
+    for number, line in enumerate([*lines, last], 1):
+        if (match := _LINE.fullmatch(line)) is not None and number <= len(lines):
+            parsed.setdefault(os.fsdecode(match[2]), []).append(match[1].decode())
+        elif match is None and not _BEGUN.fullmatch(line):
+            raise ClasswiseError(
+                f"{file} is damaged: line {number} is not a SHA-256 and a file name; restore it from a copy, or delete "
+                "it to read the files unverified"
+            )
     return {name: tuple(digests) for name, digests in parsed.items()}
 
 

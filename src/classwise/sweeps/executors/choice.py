@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = {
     "workers": "--workers",
+    "threads": "--threads",
     "address": "--ray-address",
     "settings": "--slurm",
 }
@@ -26,6 +27,7 @@ def executor_of(
     on: str = "local",
     workers: int | None = None,
     gpus: int = 0,
+    threads: int | None = None,
     ray_address: str | None = None,
     slurm: Mapping[str, str] | None = None,
 ) -> Executor:
@@ -35,6 +37,7 @@ def executor_of(
         on: a name in `classwise.sweeps.executors.EXECUTORS`.
         workers: number of tasks that run at once; None: the default of the executor.
         gpus: GPUs of each task.
+        threads: threads of each task on this machine; None: the default of the executor.
         ray_address: address of a Ray cluster; None: the default of the executor.
         slurm: settings of a Slurm queue, such as ``{"partition": "gpu"}``.
 
@@ -43,13 +46,12 @@ def executor_of(
 
     Example:
         >>> executor_of("local", workers=2)
-        Local(workers=2, gpus=0)
+        Local(workers=2, gpus=0, threads=None)
     """
     executor: Any = EXECUTORS.load(on)
     values: dict[str, Any] = {"workers": workers, "gpus": gpus, "address": ray_address, "settings": slurm}
     given = {name: value for name, value in values.items() if value}
-    if workers is not None:
-        given["workers"] = workers
+    given |= {name: value for name, value in {"workers": workers, "threads": threads}.items() if value is not None}
     known = {field.name for field in fields(executor)}
     for name in given:
         if name not in known:

@@ -24,10 +24,12 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class Local(Executor):
-    """Runs each task in a process of its own; the threads of this machine are divided among the workers.
+    """Runs each task in a process of its own.
 
     Args:
         workers: number of tasks that run at once.
+        threads: threads of each task, on which the last bits of results depend; None: ``OMP_NUM_THREADS``, or if it is
+            not set, the CPUs of this machine divided by the workers.
         gpus: GPUs of each task, selected by ``CUDA_VISIBLE_DEVICES`` from those that are visible to this process.
 
     Raises:
@@ -47,9 +49,12 @@ class Local(Executor):
 
     workers: int = 1
     gpus: int = 0
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self.workers, self.gpus)
+        if self.threads is not None and self.threads < 1:
+            raise ClasswiseError(f"threads = {self.threads}: must be at least 1")
         visible, needed = os.environ.get(_VISIBLE), self.workers * self.gpus
         if visible is not None and needed > len(_listed(visible)):
             raise ClasswiseError(
@@ -80,7 +85,11 @@ class Local(Executor):
             _stop(running.values())
 
     def _start(self, folder: Path, slot: int) -> subprocess.Popen[bytes]:
-        environment = os.environ | thread_variables((os.cpu_count() or 1) // self.workers)
+        environment = dict(os.environ)
+        if self.threads is not None:
+            environment |= thread_variables(self.threads)
+        elif "OMP_NUM_THREADS" not in environment:
+            environment |= thread_variables((os.cpu_count() or 1) // self.workers)
         if self.gpus:
             first, end = slot * self.gpus, (slot + 1) * self.gpus
             visible = os.environ.get(_VISIBLE)

@@ -16,7 +16,7 @@ from classwise.core.settings.config import Count
 from classwise.sweeps.cells import SweepFolder
 from classwise.sweeps.executors.base import Executor
 from classwise.sweeps.executors.choice import executor_of
-from classwise.sweeps.plan import Plan, with_digest
+from classwise.sweeps.plan import Plan, check_data, with_digest
 from classwise.sweeps.status import CellStatus, cell_status, counts_text, sweep_status
 
 
@@ -92,6 +92,7 @@ def prepare_sweep(
     parsed = Plan.read(plan)
     cells, folder = [with_digest(cell) for cell in parsed.cells()], SweepFolder(Path(out))
     folder.check_new()
+    check_data(parsed)
     with owned(folder.path):
         folder.write(cells, parsed.yaml(), {"device": device, "processes": processes, **settings})
     return folder

@@ -33,7 +33,7 @@ from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.validation import robust_counts, validation_split, writing_into
+from classwise.training.posthoc.validation import check_predictions, robust_counts, validation_split, writing_into
 from classwise.training.start_models import interpolated_with, starts_of
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
@@ -136,6 +136,7 @@ def adjust_logits(
         starts = starts_of(run, run.weights_file(which))
         valid = validation_split(run, data, starts, listener).to(torch.device(device))
         model = copy.deepcopy(run.model(which)).to(device)
+        check_predictions(model, valid, run.recipe)
         folds = min(folds, int(valid.class_counts().max()))
         listener.start("logit adjustment", (len(rates) + 1) * (1 + folds * (folds > 1)))
         fit = _Fit(model, lambda images: robust_counts(model, images, member, threat, run.recipe), rates, listener)

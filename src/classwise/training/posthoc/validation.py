@@ -19,6 +19,7 @@ from classwise.core.files.ownership import owned
 from classwise.core.files.storage import read_json
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.data import Images
+from classwise.models.logits import are_valid
 from classwise.stats.counts import ClassCounts
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run
@@ -65,6 +66,20 @@ def writing_into(run: Run, path: Path) -> AbstractContextManager[None]:
         ClasswiseError: on entry, if another process uses the folder.
     """
     return owned(run.path) if path.resolve().is_relative_to(run.path.resolve()) else nullcontext()
+
+
+def check_predictions(model: nn.Module, images: Images, recipe: Recipe) -> None:
+    """Check that a model predicts a class of every image.
+
+    Raises:
+        ClasswiseError: if its logits are not finite, as of weights that overflow.
+    """
+    engine = Engine(model, precision=recipe.precision, batch_size=max(32, recipe.batch_size))
+    valid = [
+        are_valid(logits).all() for logits in engine.predict(batch.x for batch in images.batches(engine.batch_size))
+    ]
+    if not all(valid):
+        raise ClasswiseError("the logits of the model are NaN or infinite on validation images; use other weights")
 
 
 def robust_counts(model: nn.Module, images: Images, attack: Attack, threat: Threat, recipe: Recipe) -> ClassCounts:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import textwrap
 from typing import Any
 
@@ -85,3 +87,11 @@ def test_shared_options_are_described_for_their_command(name: str, default: str,
     said = " ".join(classwise(name, "--help").out.split())
     assert re.search(rf"--attack \[LABEL=\]SPEC [^\[]*\[{default}\]", said)
     assert "several seeds" not in said, "only audit accepts a folder of seeds"
+
+
+def test_help_imports_no_large_package() -> None:
+    program = (
+        "import sys, classwise.cli.app; print(*{'numpy', 'pandas', 'pydantic', 'torch', 'yaml'} & sys.modules.keys())"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert loaded.split() == []

@@ -14,7 +14,8 @@ import pytest
 from typing_extensions import TypedDict
 
 from classwise.core.files import reading
-from classwise.core.files.json_values import NOT_FINITE, Number, json_text
+from classwise.core.files.json_values import NOT_FINITE, json_text
+from classwise.core.files.numbers import Number
 from classwise.core.files.reading import fitting, open_regular, parse_json, read_bytes, read_lines, read_text
 from classwise.core.files.storage import read_json, write_json
 from classwise.core.settings import limits

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 
 from classwise.core.compute.environment import Environment
 from classwise.core.errors import ClasswiseError, did_you_mean, quoted
-from classwise.core.files.json_values import Number
+from classwise.core.files.numbers import Number
 from classwise.core.files.reading import damaged, open_regular, read_lines
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import read_json, verify, write_json

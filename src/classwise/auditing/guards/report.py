@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import pydantic
 
 from classwise.auditing.evaluation.evaluation import GuardMode
-from classwise.core.files.json_values import Number
+from classwise.core.files.numbers import Number
 
 Reason = Literal["", "budget", "time", "off"]
 """Why guards did not run; empty if all ran."""

@@ -1,8 +1,8 @@
 """The JSON that the package writes. It is that of RFC 8259, which has no NaN and no infinity.
 
 In files, NaN and the infinities are the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as in the JSON of Protocol
-Buffers; a `Number` is read back exactly. In results that are printed (``--json``) or exported for other tools, a number
-that is not finite is undefined, and null.
+Buffers; `classwise.core.files.numbers.Number` reads them back exactly. In results that are printed (``--json``) or
+exported for other tools, a number that is not finite is undefined, and null.
 """
 
 from __future__ import annotations
@@ -11,17 +11,10 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
-
-import pydantic
+from typing import Any
 
 NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The texts of the numbers that JSON does not have."""
-
-Number = Annotated[
-    float, pydantic.BeforeValidator(lambda value: NOT_FINITE.get(value, value) if isinstance(value, str) else value)
-]
-"""The type of a number in a record that may be NaN or infinite."""
 
 
 def json_text(

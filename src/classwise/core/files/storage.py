@@ -400,7 +400,7 @@ def _note_folder(folder: Path) -> None:
     above = _result_of(folder)
     if above is not None and _digests(above).get(name := _name_in(above, folder), (_REMOVED,))[-1] == _REMOVED:
         with contextlib.suppress(OSError):  # a read-only folder
-            _append_line(above, _FOLDER, name)
+            _append_line(above, _FOLDER, name, durable=False)
 
 
 def _result_of(folder: Path) -> Path | None:
@@ -467,8 +467,8 @@ def _append_checksum(target: Path, digest: str) -> None:
         _note_folder(target.parent)
 
 
-def _append_line(folder: Path, digest: str, name: str) -> int:
-    """Append a line to the list of a folder; returns the size of the list before."""
+def _append_line(folder: Path, digest: str, name: str, *, durable: bool = True) -> int:
+    """Append a line to the list of a folder, and sync it if it must be ``durable``; returns the size before."""
     reading.check_regular(folder / CHECKSUMS)
     handle = os.open(folder / CHECKSUMS, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
@@ -480,7 +480,8 @@ def _append_line(folder: Path, digest: str, name: str) -> int:
         line = b"\n" * truncated + f"{digest}  ".encode() + os.fsencode(name) + b"\n"
         while line:
             line = line[os.write(handle, line) :]
-        os.fsync(handle)
+        if durable:
+            os.fsync(handle)
         return size
     finally:
         os.close(handle)

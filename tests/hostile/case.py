@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,12 +27,14 @@ class Shared(NamedTuple):
         audit: a finished audit of it.
         weights: the state dict of a LeNet for digits, as ``torch.save`` writes it.
         data: images as .npz, a part of digits' test split.
+        trained: the weights of a PreActResNet-18 with a high clean accuracy on digits.
     """
 
     run: Path
     audit: Path
     weights: Path
     data: Path
+    trained: Path
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,13 @@ class Case:
 
     Attributes:
         name: unique among all cases.
-        words: the command line; ``@run``, ``@audit``, ``@weights`` and ``@data`` are replaced by the paths of `Shared`.
+        words: the command line; ``@run``, ``@audit``, ``@weights``, ``@data`` and ``@trained`` are replaced by the paths of `Shared`.
         files: written into the case's own folder, which is the working folder, before the command runs.
         statuses: the exit statuses that are right.
         reference: the words of a clean command that must print the same JSON if this one succeeds; None for no such.
         guard: a guard that must warn in the JSON of the audit; empty for none.
         check: finds contradictions in the JSON of a success; None for no check.
+        around: makes a context in which the command runs, such as another state of torch.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
         optimise: the level of optimisation of an interpreter that is started for it; 0 for none.
     """
@@ -57,6 +61,7 @@ class Case:
     reference: tuple[str, ...] | None = None
     guard: str = ""
     check: Callable[[Any], list[str]] | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
     heavy: bool = False
     optimise: int = 0
 

@@ -23,6 +23,7 @@ from xml.etree import ElementTree as ET
 
 from classwise.cli import main
 from tests.hostile import (
+    ambient,
     callables,
     checkpoints,
     comparisons,
@@ -37,6 +38,7 @@ from tests.hostile import (
     specs,
     tables,
     tensors,
+    threads,
 )
 from tests.hostile.case import AUDIT, QUICK, Case, Shared, filled
 
@@ -55,6 +57,8 @@ CATEGORIES = {
     "tensors": tensors,
     "records": records,
     "optimisation levels": optimisation,
+    "ambient states": ambient,
+    "threads": threads,
 }
 SEED = 20
 SECONDS = 20.0
@@ -108,14 +112,33 @@ def prepare(folder: Path) -> Shared:
 
     from classwise.data import load_data
 
-    shared = Shared(folder / "run", folder / "audit", folder / "lenet.pt", folder / "images.npz")
+    shared = Shared(folder / "run", folder / "audit", folder / "lenet.pt", folder / "images.npz", folder / "trained.pt")
     assert main(["train", "at", "--budget=short", "--data=digits", f"--out={shared.run}", *QUICK]) == 0
     audited = [filled(word, shared) for word in AUDIT if word != "--json"]
     assert main([*audited, "--attack=fgsm", f"--out={shared.audit}"]) == 0
     torch.save(checkpoints.lenet(), shared.weights)
+    torch.save(_trained(), shared.trained)
     images = load_data("digits", split="test", subset=40)
     np.savez(shared.data, x=images.x.numpy(), y=images.y.numpy())
     return shared
+
+
+def _trained() -> dict[str, Any]:
+    """The state dict of a narrow PreActResNet-18 after some steps of Adam."""
+    import torch
+
+    from classwise.data import load_data
+    from classwise.models import build_model
+
+    torch.manual_seed(0)
+    model, images = build_model("preactresnet18", num_classes=10, in_channels=1, width=1 / 16), load_data("digits")
+    optimizer = torch.optim.Adam(model.parameters(), 0.003)
+    for rows in torch.randint(len(images), (60, 100)):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(images.pixels(rows)), images.y[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return model.state_dict()
 
 
 @dataclass
@@ -163,7 +186,7 @@ def snapshot(folder: Path, skip: Sequence[str] = ()) -> dict[str, tuple[Any, ...
     return seen
 
 
-def in_a_child(words: Sequence[str], folder: Path, streams: Path, optimise: int = 0) -> Result:
+def in_a_child(case: Case, shared: Shared, folder: Path, streams: Path) -> Result:
     """Run the command in a forked process with limits on time and memory."""
     streams.mkdir(parents=True, exist_ok=True)
     base = _resident()
@@ -171,7 +194,7 @@ def in_a_child(words: Sequence[str], folder: Path, streams: Path, optimise: int 
     if pid == 0:
         status = ESCAPED
         try:
-            status = _child(words, folder, streams, optimise)
+            status = _child(case, shared, folder, streams)
         finally:
             os._exit(status)
     start, done = time.monotonic(), 0
@@ -192,7 +215,7 @@ def _resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-def _child(words: Sequence[str], folder: Path, streams: Path, optimise: int) -> int:
+def _child(case: Case, shared: Shared, folder: Path, streams: Path) -> int:
     os.chdir(folder)
     new = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     for number, name, flags in ((0, "/dev/null", os.O_RDONLY), (1, "out", new), (2, "err", new)):
@@ -202,10 +225,12 @@ def _child(words: Sequence[str], folder: Path, streams: Path, optimise: int) -> 
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (int(4 * SECONDS), int(4 * SECONDS)))
-    if optimise:
-        os.execv(sys.executable, [sys.executable, f"-{'O' * optimise}", "-m", "classwise", *words])
+    if case.optimise:
+        level = f"-{'O' * case.optimise}"
+        os.execv(sys.executable, [sys.executable, level, "-m", "classwise", *case.command(shared)])
     try:
-        status = main(list(words))
+        with case.around():
+            status = main(case.command(shared))
     except SystemExit:
         traceback.print_exc()
         status = EXITED
@@ -338,19 +363,24 @@ def differences(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, 
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
+_references: dict[tuple[str, ...], Result] = {}
+"""What the clean commands of this process have given."""
+
+
 def run_forked(case: Case, shared: Shared, place: Path) -> Result:
     """Run and judge a case in a process of its own; and its reference, if it has one."""
-    reference = None
-    if case.reference is not None:
+    reference = _references.get(case.reference or ())
+    if case.reference is not None and reference is None:
         clean = Case("reference", (*case.reference, "--out=out"))
         with folder_for(clean, place) as folder:
-            reference = in_a_child(clean.command(shared), folder, place / "streams-reference")
+            reference = in_a_child(clean, shared, folder, place / "streams-reference")
             assert reference.status == 0, reference
+            _references[case.reference] = reference
     common = shared.run.parent
     with folder_for(case, place) as folder:
         before = snapshot(folder, OUTPUTS) | snapshot(common)
         shutil.rmtree(place / "streams", ignore_errors=True)
-        result = in_a_child(case.command(shared), folder, place / "streams", case.optimise)
+        result = in_a_child(case, shared, folder, place / "streams")
         touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
         found = problems_in_files(case, folder)
     result.problems = [*judge(case, result, touched, reference), *found]

@@ -10,7 +10,8 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -72,14 +73,15 @@ def patience() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(words: list[str]) -> Result:
+def run(words: list[str], around: Callable[[], AbstractContextManager[object]] = nullcontext) -> Result:
     """The command in this process, with what it prints."""
     out, err = io.StringIO(), io.StringIO()
     modules, paths, here = set(sys.modules), list(sys.path), Path.cwd()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), patience():
         warnings.simplefilter("default")
         try:
-            status = main(words)
+            with around():
+                status = main(words)
         except SystemExit:
             status = EXITED
         except BaseException:
@@ -102,7 +104,7 @@ def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     common = shared.run.parent
     before = snapshot(tmp_path, OUTPUTS) | snapshot(common)
-    result = run(case.command(shared))
+    result = run(case.command(shared), case.around)
     touched = differences(before, snapshot(tmp_path, OUTPUTS) | snapshot(common))
     assert [*judge(case, result, touched), *problems_in_files(case, tmp_path)] == [], result.err[-2000:]
 

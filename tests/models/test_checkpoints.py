@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import dataclasses
 import datetime as dt
 import decimal
+import enum
 import os
 import pickle
 import re
@@ -13,7 +15,7 @@ import types
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -137,6 +139,65 @@ def test_plain_data_beside_the_weights(tmp_path: Path, value: object) -> None:
     assert set(map(str, torch.serialization.get_safe_globals())) == before
 
 
+class Phase(enum.Enum):
+    WARM_UP = 1
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@dataclasses.dataclass
+class Settings:
+    lr: float = 0.1
+
+
+class Node(dict[str, Any]):
+    def __init__(self, **entries: Any) -> None:
+        super().__init__(entries)
+        self.frozen = True
+
+
+class History(list[Any]):
+    pass
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_objects_of_the_user_beside_the_weights(legacy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of their modules is called; a dictionary of such a class may contain the weights."""
+    values = [Phase.WARM_UP, Point(1), Settings(), Node(a=Node(b=1)), History([1, 2]), np.random.default_rng(0)]
+    for value in (*values, values):
+        torch.save({"state_dict": STATE, "own": value}, tmp_path / "w.pt", _use_new_zipfile_serialization=not legacy)
+        with monkeypatch.context() as patched:
+            for kind in (Phase, Point, Settings, Node, History):
+                patched.setattr(kind, "__new__", lambda *_, **__: pytest.fail("called"))
+            assert same(read_state(tmp_path / "w.pt").tensors)
+    assert read_state(saved(tmp_path, Node(ema=Node(**STATE)))).keys == ("ema",)
+    check_refused("no state dict; it contains a Settings", read_state, saved(tmp_path, Settings()))
+
+
+def test_a_pickle_that_names_many_classes_is_refused(tmp_path: Path) -> None:
+    kinds = [type(f"Own{number}", (), {"__module__": __name__}) for number in range(40)]
+    for kind in kinds:
+        globals()[kind.__name__] = kind
+    try:
+        check_refused(r"would execute code \(.*Own32\)", read_state, saved(tmp_path, {"w": STATE, "own": kinds}))
+    finally:
+        for kind in kinds:
+            del globals()[kind.__name__]
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("protocol", [3, 4, 5])
+def test_later_protocols_of_pickle_are_named(protocol: int, legacy: bool, tmp_path: Path) -> None:
+    path, zipped = tmp_path / "w.pt", not legacy
+    torch.save({"state_dict": STATE}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    if protocol == 3:  # no other operation than in protocol 2
+        assert same(read_state(path).tensors)
+    else:
+        check_refused("w.pt is written with pickle protocol 3 or later, .* without pickle_protocol=", read_state, path)
+
+
 def test_weights_within_a_dictionary_of_another_class(tmp_path: Path) -> None:
     assert read_state(saved(tmp_path, collections.defaultdict(dict, {"ema": STATE}))).keys == ("ema",)
 
@@ -147,7 +208,7 @@ def test_no_class_of_plain_data_is_called(tmp_path: Path, monkeypatch: pytest.Mo
     assert same(read_state(path).tensors)
 
 
-@pytest.mark.parametrize(("protocol", "refusal"), [(None, RUNS), (4, "not written by torch.save")])
+@pytest.mark.parametrize(("protocol", "refusal"), [(None, RUNS), (4, "pickle protocol 3 or later")])
 def test_a_pickle_that_would_execute_code_is_refused_with_its_reason(
     tmp_path: Path, protocol: int | None, refusal: str
 ) -> None:

@@ -6,7 +6,9 @@ import collections
 import json
 import os
 import pickle
+import pickletools
 import re
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -144,7 +146,8 @@ class _List:
 _PLAIN_DATA: dict[type, dict[str, str]] = {
     _Value: {
         "argparse": "Namespace",
-        "builtins": "bool dict float frozenset int list range slice str tuple",
+        "builtins": "Ellipsis NotImplemented bool dict float frozenset int list range slice str tuple",
+        "collections": "ChainMap UserDict UserList UserString",
         "datetime": "date datetime time timedelta timezone",
         "decimal": "Decimal",
         "fractions": "Fraction",
@@ -156,37 +159,57 @@ _PLAIN_DATA: dict[type, dict[str, str]] = {
         "torch.torch_version": "TorchVersion",
         "types": "SimpleNamespace",
         "uuid": "SafeUUID UUID",
+        "zoneinfo": "ZoneInfo._unpickle",
     },
-    _Dictionary: {
-        "collections": "defaultdict",
-        "easydict": "EasyDict",
-        "lightning.fabric.utilities.data": "AttributeDict",
-        "lightning_fabric.utilities.data": "AttributeDict",
-        "pytorch_lightning.utilities.parsing": "AttributeDict",
-    },
+    _Dictionary: {"collections": "defaultdict"},
     _List: {"collections": "deque"},
 }
 """Classes of plain data that pickles may name beside those of torch's reader, by what stands for them and module."""
 
-# The reader of torch finds a class by its full name.
+
+def _stand_in(name: str, kind: type = _Value) -> Any:
+    """A class that stands for the one of a full name, by which torch's reader finds it."""
+    module, _, last = name.rpartition(".")
+    return type(last, (kind,), {"__module__": module})
+
+
 _STAND_INS: list[Any] = [
-    type(name, (kind,), {"__module__": module})
+    _stand_in(f"{module}.{name}", kind)
     for kind, modules in _PLAIN_DATA.items()
     for module, names in modules.items()
     for name in names.split()
 ]
+_REFUSED = sys.stdlib_module_names | {"torch"}
+"""Packages whose classes and functions are refused unless torch or `_PLAIN_DATA` lists them."""
+_LATER_OPERATIONS = {operation.code for operation in pickletools.opcodes if operation.proto > 2}
+_MOST_CLASSES = 32
+"""Maximum number of classes of other packages that a checkpoint may name."""
 
 
 def _read_pickle(file: Path) -> object:
+    """Read a pickle with stand-ins for classes of plain data, and for the classes and functions of other packages.
+
+    Those are not imported or called, so a configuration or an enumeration of the user may lie beside the weights.
+    """
     _check_archive(file)
-    try:
-        with warnings_filtered("ignore"), torch.serialization.safe_globals(_STAND_INS):  # about old pickle protocols
-            return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ClasswiseError(_refusal(file, str(error))) from error
-    except Exception as error:  # damaged bytes can break the reader anywhere
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise ClasswiseError(f"{file} is damaged or not a checkpoint ({reason}); download or copy it again") from error
+    others: dict[str, type] = {}  # what stands for the class of a full name
+    while True:
+        stand_ins = [_stand_in(name, kind) for name, kind in others.items()]
+        try:
+            # The warnings are about old pickle protocols.
+            with warnings_filtered("ignore"), torch.serialization.safe_globals([*_STAND_INS, *stand_ins]):
+                return torch.load(file, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            name, kind = _needed(str(error))
+            unknown = "." in name and name.partition(".")[0] not in _REFUSED and others.get(name) in (None, _Value)
+            if not unknown or others.get(name) is kind or len(others) == _MOST_CLASSES:
+                raise ClasswiseError(_refusal(file, str(error), name or ", ".join(others))) from error
+            others[name] = kind
+        except Exception as error:  # damaged bytes can break the reader anywhere
+            reason = " ".join(str(error).split())[:120] or type(error).__name__
+            raise ClasswiseError(
+                f"{file} is damaged or not a checkpoint ({reason}); download or copy it again"
+            ) from error
 
 
 def _check_archive(file: Path) -> None:
@@ -216,13 +239,25 @@ def _check_archive(file: Path) -> None:
     limits.check_size(sum(member.file_size for member in members), str(file), file.stat().st_size)
 
 
-def _refusal(file: Path, reason: str) -> str:
-    called = re.search(r"GLOBAL ([\w.]+)|global[: ]+`?([\w.]+\.[\w.]+)", reason)
-    if called is None:
+def _needed(reason: str) -> tuple[str, type]:
+    """The full name of the class or function that torch's reader refuses, in its message, and what may stand for it."""
+    if collection := re.search(r"Can only (SETITEM|append|extend).* but got <class '([\w.]+)'>", reason):
+        return collection[2], _Dictionary if collection[1] == "SETITEM" else _List
+    named = re.search(r"GLOBAL ([\w.]+)|global[: ]+`?([\w.]+\.[\w.]+)", reason)
+    return ("" if named is None else named[1] or named[2]), _Value
+
+
+def _refusal(file: Path, reason: str, name: str) -> str:
+    operand = re.search(r"Unsupported operand (\d+)", reason)
+    if operand and chr(int(operand[1])) in _LATER_OPERATIONS:
+        return (
+            f"{file} is written with pickle protocol 3 or later, and the safe reader of torch reads protocol 2; save it "
+            "again without pickle_protocol=: torch.save(model.state_dict(), path)"
+        )
+    if not name:
         return (
             f"{file} is damaged, truncated, or not written by torch.save; download it again or save model.state_dict()"
         )
-    name = called.group(1) or called.group(2)
     return (
         f"{file} is a pickle that would execute code ({name}) and is not loaded; "
         "if you trust it, load it with torch.load and save only model.state_dict()"

@@ -87,7 +87,7 @@ def _write(folder: Path, shards: int, images: int) -> None:
 
 
 def _merge(folder: Path, shards: int, images: int) -> None:
-    merge(folder, shards, meta(images), settings_of(plan(), meta(images)))
+    merge(folder, shards, meta(images), settings_of(plan(), meta(images)), {})
 
 
 def _read(folder: Path, shards: int, images: int) -> None:

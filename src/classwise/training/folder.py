@@ -61,6 +61,7 @@ class RunData(TypedDict):
     classes: list[str]
     name: NotRequired[str]
     counts: NotRequired[dict[str, list[int]]]
+    unlabelled: NotRequired[dict[str, Any]]
 
 
 class RunEnvironment(Environment, total=False):
@@ -70,6 +71,13 @@ class RunEnvironment(Environment, total=False):
     data: RunData
     code: dict[str, dict[str, str]]
     teacher: str
+    normalisation: Any
+    weights_file: str
+    weights_sha256: str
+    processes: int
+    graphs: str
+    not_compiled: str
+    initial_accuracy: float
 
 
 class Event(TypedDict):
@@ -80,6 +88,8 @@ class Event(TypedDict):
     which: NotRequired[str]
     score: NotRequired[Number | None]
     admitted: NotRequired[bool]
+    plain_average_saved: NotRequired[bool]
+    processes: NotRequired[int]
 
 
 @checked

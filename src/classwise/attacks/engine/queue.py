@@ -484,7 +484,7 @@ class Queue:
             elif bool((running & (taken <= before)).any()):
                 what = "the same number of steps as before in column 'iteration', for a row that is not done"
         if what:
-            raise ClasswiseError(f"{self._attack.user_code}.{method} returned {what}")
+            raise ClasswiseError(f"{self._attack.user_code}.{method} returned {what}; correct the attack")
 
     def _fold(self, slots: Columns, new: State, forwards: int, backwards: int) -> Columns:
         """The slots after a step, with the first candidate and the iterate of lowest margin updated."""

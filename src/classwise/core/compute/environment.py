@@ -27,6 +27,7 @@ Seconds = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
 class Environment(TypedDict, total=False):
     """The entries of an environment that the package reads again; the others are shown only."""
 
+    command: str
     seconds: Seconds
     seconds_by_phase: dict[str, Seconds]
     earlier_runs: list[dict[str, Any]]

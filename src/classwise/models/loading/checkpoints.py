@@ -120,7 +120,7 @@ def _own_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Value:
-    """Stands for a value beside the weights, which is not needed: no code of its class is called."""
+    """In place of a value beside the weights, which is not needed: no code of its class is called."""
 
     def __init__(self, *_: object) -> None:
         pass
@@ -130,14 +130,14 @@ class _Value:
 
 
 class _Dictionary:
-    """Stands for a dictionary of another class, which may contain weights."""
+    """In place of a dictionary of another class, which may contain weights."""
 
     def __new__(cls, *_: object) -> Any:
         return collections.OrderedDict()
 
 
 class _List:
-    """Stands for a sequence of another class."""
+    """In place of a sequence of another class."""
 
     def __new__(cls, *_: object) -> Any:
         return []
@@ -164,17 +164,17 @@ _PLAIN_DATA: dict[type, dict[str, str]] = {
     _Dictionary: {"collections": "defaultdict"},
     _List: {"collections": "deque"},
 }
-"""Classes of plain data that pickles may name beside those of torch's reader, by what stands for them and module."""
+"""Classes of plain data that pickles may name beside those of torch's reader, by what replaces them and module."""
 
 
-def _stand_in(name: str, kind: type = _Value) -> Any:
-    """A class that stands for the one of a full name, by which torch's reader finds it."""
+def _substitute(name: str, kind: type = _Value) -> Any:
+    """A class in place of the one of a full name, by which torch's reader finds it."""
     module, _, last = name.rpartition(".")
     return type(last, (kind,), {"__module__": module})
 
 
-_STAND_INS: list[Any] = [
-    _stand_in(f"{module}.{name}", kind)
+_SUBSTITUTES: list[Any] = [
+    _substitute(f"{module}.{name}", kind)
     for kind, modules in _PLAIN_DATA.items()
     for module, names in modules.items()
     for name in names.split()
@@ -187,17 +187,17 @@ _MOST_CLASSES = 32
 
 
 def _read_pickle(file: Path) -> object:
-    """Read a pickle with stand-ins for classes of plain data, and for the classes and functions of other packages.
+    """Read a pickle with substitutes for classes of plain data, and for the classes and functions of other packages.
 
     Those are not imported or called, so a configuration or an enumeration of the user may lie beside the weights.
     """
     _check_archive(file)
-    others: dict[str, type] = {}  # what stands for the class of a full name
+    others: dict[str, type] = {}  # what is used for the class of a full name
     while True:
-        stand_ins = [_stand_in(name, kind) for name, kind in others.items()]
+        substitutes = [_substitute(name, kind) for name, kind in others.items()]
         try:
             # The warnings are about old pickle protocols.
-            with warnings_filtered("ignore"), torch.serialization.safe_globals([*_STAND_INS, *stand_ins]):
+            with warnings_filtered("ignore"), torch.serialization.safe_globals([*_SUBSTITUTES, *substitutes]):
                 return torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             name, kind = _needed(str(error))
@@ -240,7 +240,7 @@ def _check_archive(file: Path) -> None:
 
 
 def _needed(reason: str) -> tuple[str, type]:
-    """The full name of the class or function that torch's reader refuses, in its message, and what may stand for it."""
+    """The full name of the class or function that torch's reader refuses, in its message, and what may replace it."""
     if collection := re.search(r"Can only (SETITEM|append|extend).* but got <class '([\w.]+)'>", reason):
         return collection[2], _Dictionary if collection[1] == "SETITEM" else _List
     named = re.search(r"GLOBAL ([\w.]+)|global[: ]+`?([\w.]+\.[\w.]+)", reason)
@@ -251,8 +251,8 @@ def _refusal(file: Path, reason: str, name: str) -> str:
     operand = re.search(r"Unsupported operand (\d+)", reason)
     if operand and chr(int(operand[1])) in _LATER_OPERATIONS:
         return (
-            f"{file} is written with pickle protocol 3 or later, and the safe reader of torch reads protocol 2; save it "
-            "again without pickle_protocol=: torch.save(model.state_dict(), path)"
+            f"{file} is written with pickle protocol 3 or later, and the safe reader of torch reads protocol 2; save "
+            "it again without pickle_protocol=: torch.save(model.state_dict(), path)"
         )
     if not name:
         return (

@@ -50,6 +50,8 @@ class Case:
         guard: a guard that must warn in the JSON of the audit; empty for none.
         check: finds contradictions in the JSON of a success; None for no check.
         around: makes a context in which the command runs, such as another state of torch.
+        after: commands that are run in the same folder afterwards. They must succeed, and those with ``--json`` print the
+            same numbers.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
         optimise: the level of optimisation of an interpreter that is started for it; 0 for none.
     """
@@ -62,6 +64,7 @@ class Case:
     guard: str = ""
     check: Callable[[Any], list[str]] | None = None
     around: Callable[[], AbstractContextManager[object]] = nullcontext
+    after: tuple[tuple[str, ...], ...] = ()
     heavy: bool = False
     optimise: int = 0
 

@@ -35,6 +35,7 @@ from tests.hostile import (
     recipes,
     records,
     shards,
+    signals,
     specs,
     tables,
     tensors,
@@ -54,6 +55,7 @@ CATEGORIES = {
     "comparisons": comparisons,
     "names": names,
     "shards": shards,
+    "signals": signals,
     "tensors": tensors,
     "records": records,
     "optimisation levels": optimisation,
@@ -100,7 +102,7 @@ def generate(seed: int = SEED) -> dict[str, list[Case]]:
         for case in module.cases(Random(f"{seed}-{category}")):
             seen[case.name] += 1
             named = case if seen[case.name] == 1 else replace(case, name=f"{case.name} ({seen[case.name]})")
-            found[category].append(replace(named, heavy=any(word in case.name for word in HEAVY)))
+            found[category].append(replace(named, heavy=case.heavy or any(word in case.name for word in HEAVY)))
     return found
 
 
@@ -228,6 +230,7 @@ def _child(case: Case, shared: Shared, folder: Path, streams: Path) -> int:
     if case.optimise:
         level = f"-{'O' * case.optimise}"
         os.execv(sys.executable, [sys.executable, level, "-m", "classwise", *case.command(shared)])
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         with case.around():
             status = main(case.command(shared))
@@ -381,7 +384,39 @@ def run_forked(case: Case, shared: Shared, place: Path) -> Result:
         before = snapshot(folder, OUTPUTS) | snapshot(common)
         shutil.rmtree(place / "streams", ignore_errors=True)
         result = in_a_child(case, shared, folder, place / "streams")
+        later = problems_afterwards(case, shared, folder, place)
         touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
         found = problems_in_files(case, folder)
-    result.problems = [*judge(case, result, touched, reference), *found]
+    result.problems = [*judge(case, result, touched, reference), *later, *found]
     return result
+
+
+def problems_afterwards(case: Case, shared: Shared, folder: Path, place: Path) -> list[str]:
+    """The processes that a case has left, and what is wrong with the commands after it."""
+    problems, deadline = list[str](), time.monotonic() + PATIENCE / 2
+    while left := processes_in(folder):
+        if time.monotonic() > deadline:
+            problems.append(f"{len(left)} processes are left")
+            for process in left:
+                os.kill(process, signal.SIGKILL)
+            break
+        time.sleep(0.1)
+    printed = list[Any]()
+    for words in case.after:
+        result = in_a_child(Case("after", words), shared, folder, place / "streams-after")
+        if result.status != 0:
+            return [*problems, f"status {result.status} of {' '.join(words[:3])}: {result.err[-300:]}"]
+        printed += [numbers(result.out)] if "--json" in words else []
+    if any(found != printed[0] for found in printed):
+        problems.append("other numbers after resuming than in a new run")
+    return problems
+
+
+def processes_in(folder: Path) -> list[int]:
+    """The processes whose working folder is this one."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):
+            if link.readlink() == folder.resolve():
+                found.append(int(link.parent.name))
+    return found

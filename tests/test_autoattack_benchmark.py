@@ -15,11 +15,11 @@ from benchmarks.fusion import own_network
 from safetensors.torch import save_file
 from torch import Tensor
 
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import build_model
 from classwise.training.folder import Run
 from classwise.training.train import train
+from tests.refusals import check_refused
 
 
 def test_the_users_network_computes_the_logits_of_the_zoo() -> None:
@@ -138,8 +138,8 @@ def test_audits_of_a_checkpoint_are_timed_and_continued(tmp_path: Path, capsys: 
     later = json.loads(file.read_text())
     assert sorted(later) == [f"weights-{name}" for name in names]
     assert later["weights-8-auto-compile-auto"] == ended
-    with pytest.raises(ClasswiseError, match="attacks"):  # not the times of another audit
-        autoattack_audit.main([*words[:-3], "fgsm", "--images", "8"])
+    # Not the times of another audit.
+    check_refused("attacks", autoattack_audit.main, [*words[:-3], "fgsm", "--images", "8"])
 
 
 def test_without_weights_a_model_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,6 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY
-from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.stats.counts import ClassCounts
@@ -45,6 +44,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 from tests.attacks import models
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "methods.md"
 BATCH = 4
@@ -307,8 +307,7 @@ def test_times_of_earlier_runs_are_not_recorded(
 @pytest.mark.parametrize("images", ["abc", "0", "-5", "1.5"])
 def test_an_impossible_number_of_streamed_images_is_an_error(monkeypatch: pytest.MonkeyPatch, images: str) -> None:
     monkeypatch.setenv("IMAGES", images)
-    with pytest.raises(ClasswiseError, match=f"^IMAGES={re.escape(images)}: must be a positive whole number"):
-        streams.run_shards(quick=False)
+    check_refused(f"^IMAGES={re.escape(images)}: must be a positive whole number", streams.run_shards, quick=False)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

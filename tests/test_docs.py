@@ -25,7 +25,6 @@ from classwise.attacks.base import Attack
 from classwise.auditing.guards.budget import GUARDS
 from classwise.cli import main
 from classwise.cli.demo import SMALL
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data import CORRUPTIONS, load_data
 from classwise.papers import catalogue
@@ -34,6 +33,7 @@ from classwise.training.recipe import Recipe
 from classwise.training.train import train
 from tests.cli.test_documents import commands_of
 from tests.documents import DOCUMENTS, ROOT, blocks, name_of
+from tests.refusals import check_refused
 
 REFERENCE = ROOT / "docs" / "reference"
 
@@ -193,8 +193,7 @@ def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     robust = first["robust"].to_numpy(float)
     wanted = np.exp(2 * (robust.mean() - robust))
     assert second["robust_weight"].to_numpy(float) == pytest.approx(10 * wanted / wanted.sum(), rel=1e-5)
-    with pytest.raises(ClasswiseError, match="rate = -1"):
-        Recipe.read("catchup.yaml", {"schedules.0.rate": -1})
+    check_refused("rate = -1", Recipe.read, "catchup.yaml", {"schedules.0.rate": -1})
     sys.modules.pop("catchup")
 
 

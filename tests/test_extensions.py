@@ -16,6 +16,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.registry import Registry, with_installed
 from classwise.papers import catalogue
 from classwise.stats import registry as metric_registry
+from tests.refusals import check_refused
 
 ROOT = Path(__file__).parents[1]
 PARTS = '''
@@ -432,8 +433,7 @@ def test_a_metric_that_cannot_be_used_is_refused(
     monkeypatch.syspath_prepend(install(tmp_path, {"classwise.metrics": line}))
     own = {"cv": ""} if "is also" in message else {}
     monkeypatch.setattr(metric_registry, "METRICS", Registry("metric", own, group="classwise.metrics"))
-    with pytest.raises(ClasswiseError, match=message):
-        metric_registry.all_metrics.__wrapped__()
+    check_refused(message, metric_registry.all_metrics.__wrapped__)
 
 
 @pytest.mark.slow
@@ -458,15 +458,13 @@ def test_an_entry_point_that_cannot_be_used_is_refused(
         "attack", {"pgd": "classwise.attacks.gradient.ascent:PGD"}, group="classwise.attacks"
     )
     assert registry["pgd"] == "classwise.attacks.gradient.ascent:PGD"
-    with pytest.raises(ClasswiseError, match=message):
-        list(registry)
+    check_refused(message, list, registry)
 
 
 def test_an_entry_point_of_another_type_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, {"classwise.attacks": "toy = os:system"}))
     registry: Registry[object] = Registry("attack", {}, base="classwise.attacks.base:Attack", group="classwise.attacks")
-    with pytest.raises(ClasswiseError, match="is a builtin_function_or_method; give a subclass of"):
-        registry.load("toy")
+    check_refused("is a builtin_function_or_method; give a subclass of", registry.load, "toy")
 
 
 def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,12 +473,12 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "toyrecipes", raising=False)
     own = {"toy-recipe": folder / "toyrecipes" / "toy-recipe.yaml"}
     message = "^recipe 'toy-recipe' of the package 'toyrecipes' has the name of another recipe"
-    with pytest.raises(ClasswiseError, match=message):
-        with_installed("recipe", own, "classwise.recipes")
+    check_refused(message, with_installed, "recipe", own, "classwise.recipes")
 
 
 @pytest.mark.parametrize("kind", ["recipe", "paper"])
 def test_a_package_without_yaml_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, {f"classwise.{kind}s": "toy = nowhere"}))
-    with pytest.raises(ClasswiseError, match=f"^{kind}s 'toy': 'nowhere' is no package with YAML files"):
-        with_installed(kind, {}, f"classwise.{kind}s")
+    check_refused(
+        f"^{kind}s 'toy': 'nowhere' is no package with YAML files", with_installed, kind, {}, f"classwise.{kind}s"
+    )

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from benchmarks.replay import RecordedAudit, Replay, _Lanes, replay
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.best_arm import BestArmSearch, Escalate, Rules
+from tests.refusals import check_refused
 
 COST = (1.0, 201.0, 1801.0, 6800.0)
 
@@ -135,9 +135,6 @@ def test_absent_classes_are_excluded() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(ClasswiseError, match="passes: expected shape"):
-        RecordedAudit([0], [1], [0], [0], [0], [[1.0]])
-    with pytest.raises(ClasswiseError, match="for each of the 2 labels"):
-        RecordedAudit([0, 1], [1], [0, 0], [0, 0], [0, 0], [COST] * 2)
-    with pytest.raises(ClasswiseError, match="orders = 0"):
-        replay(recorded([0.5, 0.6], 10), 0)
+    check_refused("passes: expected shape", RecordedAudit, [0], [1], [0], [0], [0], [[1.0]])
+    check_refused("for each of the 2 labels", RecordedAudit, [0, 1], [1], [0, 0], [0, 0], [0, 0], [COST] * 2)
+    check_refused("orders = 0", replay, recorded([0.5, 0.6], 10), 0)

@@ -6,9 +6,9 @@ from numpy.typing import ArrayLike
 
 from classwise.analysis.confusion import Confused, confused, rate_correlation, symmetric_share
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.core.errors import ClasswiseError
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
+from tests.refusals import check_refused
 
 
 def of_matrix(matrix: ArrayLike, group: tuple[int, ...]) -> Confused:
@@ -114,6 +114,5 @@ def test_without_a_pair_across_there_is_no_contrast() -> None:
 def test_breaking_images_are_refused() -> None:
     table = outcomes()
     stopped = Outcomes(table.frame, table.meta.stating(early_stop=True))
-    with pytest.raises(ClasswiseError, match="early_stop=False"):
-        confused(stopped, "strong")
+    check_refused("early_stop=False", confused, stopped, "strong")
     assert confused(stopped, "clean").matrix.sum() == len(table)

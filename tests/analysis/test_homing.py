@@ -16,7 +16,6 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
 from classwise.core.compute.precision import EXACT, Precision
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data.images import Images
 from classwise.data.sets.loading import load_data
@@ -24,6 +23,7 @@ from classwise.stats.paired import paired_interval
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run
 from classwise.training.train import train
+from tests.refusals import check_refused
 
 ATTACK = "pgd:steps=3,step_size=0.5eps"
 THREAT = "Linf:0.08"
@@ -193,8 +193,7 @@ def unfinished(tmp_path: Path, base: Run) -> Run:
 
 
 def test_an_unfinished_run_is_refused(unfinished: Run, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="0 of 4 epochs"):
-        homing(unfinished, out=tmp_path / "out")
+    check_refused("0 of 4 epochs", homing, unfinished, out=tmp_path / "out")
 
 
 MATRIX = np.array([[30, 10, 0], [20, 30, 5], [0, 0, 9]])
@@ -233,12 +232,19 @@ def test_a_matrix_without_a_control(base: Run, folder: Path) -> None:
     found = Homing(("a", "b", "c"), MATRIX, np.zeros((3, 3), dtype=np.int64), (None,) * 3)
     assert "control" not in found.table
     for read in (found.difference, found.control_figure):
-        with pytest.raises(ClasswiseError, match="no control; pass control=SEED"):
-            read()
-    with pytest.raises(ClasswiseError, match="control = 0: must differ from the seed of the base run"):
-        homing(base, out=folder / "same", control=0)
+        check_refused("no control; pass control=SEED", read)
+    check_refused(
+        "control = 0: must differ from the seed of the base run", homing, base, out=folder / "same", control=0
+    )
 
 
 def test_two_attacks_are_refused(base: Run, folder: Path) -> None:
-    with pytest.raises(ClasswiseError, match="requires one attack, got 2"):
-        homing(base, out=folder / "two", data=four("train", 40), test=four("test", 40), attack=[ATTACK, "fgsm"])
+    check_refused(
+        "requires one attack, got 2",
+        homing,
+        base,
+        out=folder / "two",
+        data=four("train", 40),
+        test=four("test", 40),
+        attack=[ATTACK, "fgsm"],
+    )

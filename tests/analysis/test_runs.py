@@ -18,11 +18,11 @@ from classwise.analysis.steps import steps_of
 from classwise.analysis.sweep import sweep
 from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.run.audit import Audit, audit
-from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 ROBUST = np.array([[0.1, 0.5, 0.9], [0.2, 0.6, 0.5], [0.4, 0.3, 0.8], [0.6, 0.2, 0.7]])
 COUNT = np.array([10, 20, 30])
@@ -92,8 +92,7 @@ def test_windows_are_those_of_the_paper() -> None:
     ],
 )
 def test_a_trend_of_missing_epochs(run: Run, change: dict[str, object], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        trend({"a": run}, **change)  # type: ignore[arg-type]
+    check_refused(message, trend, {"a": run}, **change)
 
 
 def test_fluctuation_by_a_loop() -> None:
@@ -110,8 +109,7 @@ def test_fluctuation_by_a_loop() -> None:
     constant = fluctuation({"noise": generator.random((5, 300)) < 0.5}, labels, 3, resamples=200)
     assert constant.runs["change_low"]["noise"] == 0  # changes of the size of the noise may be none
     assert "calm" in found.figure().svg()
-    with pytest.raises(ClasswiseError, match="at least two epochs"):
-        fluctuation({"one": wild[:1]}, labels, 3)
+    check_refused("at least two epochs", fluctuation, {"one": wild[:1]}, labels, 3)
 
 
 def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
@@ -128,10 +126,8 @@ def test_a_sweep_by_hand(run: Run, tmp_path: Path) -> None:
     assert (change["low"] < 0).all()
     assert (((change["low"] > 0) | (change["high"] < 0)) == (change["p"] < 0.05)).all()
     assert "beta" in found.figure().svg()
-    with pytest.raises(ClasswiseError, match="beta = 3 is not in the sweep"):
-        found.change(1.0, 3.0)
-    with pytest.raises(ClasswiseError, match="no epoch between"):
-        sweep({1.0: run}, "beta", window=(0.1, 0.12))
+    check_refused("beta = 3 is not in the sweep", found.change, 1.0, 3.0)
+    check_refused("no epoch between", sweep, {1.0: run}, "beta", window=(0.1, 0.12))
 
 
 @pytest.fixture(scope="module")
@@ -162,12 +158,9 @@ def test_steps_are_rows_of_the_trace(saved: Audit) -> None:
     assert bool(found.fooled.loc["tpgd", 3]) is not bool(last["correct"])
     assert "pgd, step 3" in found.figure().svg()
     for image, attacks, steps, message in ((5, (), (0,), "was not traced"), (4, ("fgsm",), (0,), "traced attack")):
-        with pytest.raises(ClasswiseError, match=message):
-            steps_of(saved, image, attacks, steps)
-    with pytest.raises(ClasswiseError, match="no step 10; its last is 3"):
-        steps_of(saved, 4)
-    with pytest.raises(ClasswiseError, match=r"trace=\[4\]"):
-        steps_of(dataclasses.replace(saved, trace=None), 4)
+        check_refused(message, steps_of, saved, image, attacks, steps)
+    check_refused("no step 10; its last is 3", steps_of, saved, 4)
+    check_refused(r"trace=\[4\]", steps_of, dataclasses.replace(saved, trace=None), 4)
 
 
 def test_similarity_by_a_loop(saved: Audit) -> None:
@@ -185,8 +178,7 @@ def test_similarity_by_a_loop(saved: Audit) -> None:
     assert found.ranked.value == pytest.approx(found.link.value)
     assert "cosine" in found.figure().svg()
     assert similarity_of(logits, labels, "abc").link is None
-    with pytest.raises(ClasswiseError, match="expected shape"):
-        similarity_of(logits[:, :2], labels, "abc")
+    check_refused("expected shape", similarity_of, logits[:, :2], labels, "abc")
 
 
 @pytest.mark.slow
@@ -209,5 +201,4 @@ def test_the_purity_of_neighbourhoods_by_a_loop(saved: Audit) -> None:
     assert len(found.points) == 90
     pd.testing.assert_frame_equal(embedding(saved, "pgd").points, embedding(saved, "pgd").points)
     assert found.figure().svg().count("<circle") == 90
-    with pytest.raises(ClasswiseError, match="requires more images"):
-        embedding_of(clean[:3], attacked[:3], labels[:3], "abc")
+    check_refused("requires more images", embedding_of, clean[:3], attacked[:3], labels[:3], "abc")

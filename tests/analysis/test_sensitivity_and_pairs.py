@@ -9,10 +9,10 @@ from scipy import stats
 from classwise.analysis.pairs import pairs
 from classwise.analysis.sensitivity import sensitivity
 from classwise.auditing.outcomes.table import Outcomes
-from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import FloatArray
 from classwise.stats.paired import paired_interval
 from tests.analysis.tables import CLASSES, NAMES, outcomes
+from tests.refusals import check_refused
 
 MATRIX = np.array([[50, 2, 30, 0], [9, 60, 1, 0], [25, 5, 40, 1], [0, 0, 0, 70]])
 
@@ -58,11 +58,9 @@ def test_a_perfect_correlation_has_a_narrow_interval() -> None:
 def test_sensitivity_of_invalid_outcomes() -> None:
     table = outcomes()
     bare = Outcomes.from_predictions(table.labels, table.labels, {"a": table.labels, "b": table.labels}, NAMES)
-    with pytest.raises(ClasswiseError, match="'a': confidences of some images are missing"):
-        sensitivity(bare, "a", "b")
+    check_refused("'a': confidences of some images are missing", sensitivity, bare, "a", "b")
     few = Outcomes.from_predictions([0, 1, 0], [0, 1, 0], {"a": [0, 1, 0]}, ["a", "b"], {"a": np.full((3, 2), 0.5)})
-    with pytest.raises(ClasswiseError, match="2 classes have images; a correlation requires at least 3"):
-        sensitivity(few, "a", "a")
+    check_refused("2 classes have images; a correlation requires at least 3", sensitivity, few, "a", "a")
 
 
 def test_pairs_by_a_loop() -> None:
@@ -122,5 +120,4 @@ def test_a_lead_over_the_next_class_by_paired_intervals() -> None:
     ],
 )
 def test_invalid_matrices(matrix: FloatArray, names: str, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        pairs(matrix, names)
+    check_refused(message, pairs, matrix, names)

@@ -25,7 +25,6 @@ from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.command_line import recorded
 from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
@@ -34,6 +33,7 @@ from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.test_shards import streamed
 from tests.auditing.toys import Listener
+from tests.refusals import check_refused
 
 from .test_audit import run
 
@@ -112,10 +112,12 @@ def test_partially_written_files_are_ignored(tmp_path: Path, monkeypatch: pytest
 )
 def test_resuming_with_other_attacks_names_the_difference(tmp_path: Path, attacks: Any, differs: str) -> None:
     run(out=tmp_path / "a", attacks="fgsm")
-    with pytest.raises(
-        ClasswiseError, match=f"other settings: {differs}; give another --out, or --resume with the same"
-    ):
-        run(out=tmp_path / "a", attacks=attacks)
+    check_refused(
+        f"other settings: {differs}; give another --out, or --resume with the same",
+        run,
+        out=tmp_path / "a",
+        attacks=attacks,
+    )
 
 
 def test_a_surrogate_is_identified_by_its_parameters_not_by_its_path(tmp_path: Path) -> None:
@@ -134,23 +136,27 @@ def test_a_surrogate_is_identified_by_its_parameters_not_by_its_path(tmp_path: P
     (tmp_path / "a.safetensors").rename(tmp_path / "b.safetensors")
     pd.testing.assert_frame_equal(transfer("b.safetensors").outcomes.frame, first.outcomes.frame, check_exact=True)
     save_weights(tmp_path / "b.safetensors", model)
-    with pytest.raises(ClasswiseError, match=r"other settings: attacks\.transfer\.surrogate_hash was \S+, now \S+"):
-        transfer("b.safetensors")
+    check_refused(r"other settings: attacks\.transfer\.surrogate_hash was \S+, now \S+", transfer, "b.safetensors")
 
 
 def test_resuming_with_other_groups_of_the_images_is_an_error(tmp_path: Path) -> None:
     groups = ["left"] * 30 + ["right"] * 60
     run(out=tmp_path / "a", attacks="fgsm", group=groups)
     assert run(out=tmp_path / "a", attacks="fgsm", group=groups, resume=True).by_class["n"].tolist() == [30, 60]
-    with pytest.raises(ClasswiseError, match="contains an audit with other values of 'group'; give another folder"):
-        run(out=tmp_path / "a", attacks="fgsm", group=groups[::-1], resume=True)
+    check_refused(
+        "contains an audit with other values of 'group'; give another folder",
+        run,
+        out=tmp_path / "a",
+        attacks="fgsm",
+        group=groups[::-1],
+        resume=True,
+    )
 
 
 @pytest.mark.slow
 def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
-    with pytest.raises(ClasswiseError, match="already contains this audit"):
-        run(out=tmp_path / "a")
+    check_refused("already contains this audit", run, out=tmp_path / "a")
     others: list[tuple[dict[str, Any], str]] = [
         ({"threat": "Linf:0.1"}, "threat was"),
         ({"seed": 1}, "seed was 0, now 1"),
@@ -158,14 +164,11 @@ def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
         ({"data": toys.images(seed=1)}, r"other images \(data_hash was"),
     ]
     for other, differs in others:
-        with pytest.raises(ClasswiseError, match=f"other settings: {differs}"):
-            run(out=tmp_path / "a", resume=True, **other)
+        check_refused(f"other settings: {differs}", run, out=tmp_path / "a", resume=True, **other)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(ClasswiseError, match="not empty and contains no audit"):
-        run(out=tmp_path / "full")
-    with pytest.raises(ClasswiseError, match="is a file"):
-        run(out=tmp_path / "full" / "thesis.txt")
+    check_refused("not empty and contains no audit", run, out=tmp_path / "full")
+    check_refused("is a file", run, out=tmp_path / "full" / "thesis.txt")
     assert (tmp_path / "full" / "thesis.txt").read_text() == "do not touch"
 
 
@@ -317,8 +320,15 @@ def test_a_time_limit_and_more_guards_are_further_work(tmp_path: Path) -> None:
 def test_a_finished_audit_of_another_stream_is_refused(tmp_path: Path) -> None:
     audit(NET, streamed(DATA), out=tmp_path, **AUDIT)
     before = contents(tmp_path)
-    with pytest.raises(ClasswiseError, match=r"data_hash was|the folder contains an audit of other images"):
-        audit(NET, streamed(DATA.with_pixels(DATA.x.flip(3), "toy")), out=tmp_path, resume=True, **AUDIT)
+    check_refused(
+        r"data_hash was|the folder contains an audit of other images",
+        audit,
+        NET,
+        streamed(DATA.with_pixels(DATA.x.flip(3), "toy")),
+        out=tmp_path,
+        resume=True,
+        **AUDIT,
+    )
     assert contents(tmp_path) == before
 
 

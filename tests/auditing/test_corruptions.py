@@ -14,10 +14,10 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.corruptions import CorruptionAudits, audit_corruptions
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError
 from classwise.data import Images, corrupt, load_data
 from classwise.data.corruptions import CORRUPTIONS
 from classwise.data.corruptions.corrupt import STANDARD
+from tests.refusals import check_refused
 
 LABELS = [0, 0, 0, 0, 1, 1]
 
@@ -72,8 +72,11 @@ def test_relative_errors_are_ratios_of_sums(found: CorruptionAudits) -> None:
     assert list(relative.loc["cat"]) == pytest.approx([0.25, 0.875, 0.5625])
     assert list(relative.loc["dog"]) == pytest.approx([0.5, 0.5, 0.5])
     assert list(relative.loc["overall"]) == pytest.approx([0.5 / (10 / 6), (8 / 6) / (10 / 6), 0.55])
-    with pytest.raises(ClasswiseError, match="the baseline has other corruptions or severities"):
-        found.relative_error(CorruptionAudits({("fog", 1): predicted(LABELS)}))
+    check_refused(
+        "the baseline has other corruptions or severities",
+        found.relative_error,
+        CorruptionAudits({("fog", 1): predicted(LABELS)}),
+    )
 
 
 def test_the_audits_are_those_of_the_corrupted_images(tmp_path: Path) -> None:
@@ -89,8 +92,16 @@ def test_the_audits_are_those_of_the_corrupted_images(tmp_path: Path) -> None:
         assert corrupted.outcomes.meta.data == f"made, {kind} {level} (cifar-10-c)"
         assert Audit.load(tmp_path / f"{kind}-{level}").outcomes.meta.data_hash == corrupted.outcomes.meta.data_hash
     assert list(found.by_class().loc["cat"]) != list(found.by_class().loc["dog"])
-    with pytest.raises(ClasswiseError, match="already contains this audit with these settings: add --resume"):
-        audit_corruptions(Bright(), data, corruptions=["fog"], severities=[1], out=tmp_path, guards="off")
+    check_refused(
+        "already contains this audit with these settings: add --resume",
+        audit_corruptions,
+        Bright(),
+        data,
+        corruptions=["fog"],
+        severities=[1],
+        out=tmp_path,
+        guards="off",
+    )
     again = audit_corruptions(
         Bright(), data, corruptions=["fog", "snow"], severities=[1], out=tmp_path, resume=True, guards="off"
     )
@@ -142,8 +153,7 @@ def test_bad_corruptions() -> None:
         ({"severities": [6]}, r"severities = \[6\]: must be .* from 1 to 5"),
         ({"sede": 1}, "unknown argument of audit_corruptions"),
     ):
-        with pytest.raises(ClasswiseError, match=message):
-            audit_corruptions(Bright(), data, **options)
+        check_refused(message, audit_corruptions, Bright(), data, **options)
 
 
 def test_the_benchmark_has_fifteen_corruptions() -> None:
@@ -156,7 +166,5 @@ def test_an_audit_without_attacks_needs_no_threat() -> None:
     data = Images(torch.rand(6, 3, 8, 8), torch.tensor(LABELS), ["cat", "dog"], "made")
     assert audit(Bright(), data, attacks="clean", guards="off").names == ("clean", "all")
     assert audit(Bright(), data, "Linf:0.1", ["clean", "fgsm"], guards="off").names == ("clean", "fgsm", "all")
-    with pytest.raises(ClasswiseError, match="has no usual threat"):
-        audit(Bright(), data, attacks="fgsm")
-    with pytest.raises(ClasswiseError, match="no attack is given"):
-        audit(Bright(), data, "Linf:0.1", [])
+    check_refused("has no usual threat", audit, Bright(), data, attacks="fgsm")
+    check_refused("no attack is given", audit, Bright(), data, "Linf:0.1", [])

@@ -25,11 +25,11 @@ from classwise.auditing.run.preparation import prepare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from tests.attacks.test_contract import named
 from tests.auditing import toys
 from tests.auditing.toys import Listener
+from tests.refusals import check_refused
 
 from ..pretend_cuda import PretendCuda
 
@@ -306,8 +306,17 @@ def test_the_batch_size_is_logged_recorded_and_reused(tmp_path: Path, monkeypatc
     memory(monkeypatch, 1e6)
     again = audit(network(), random_images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
-    with pytest.raises(ClasswiseError, match="batch_size was"):
-        audit(network(), random_images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True, batch_size=128)
+    check_refused(
+        "batch_size was",
+        audit,
+        network(),
+        random_images(80),
+        "Linf:0.01",
+        ["fgsm"],
+        out=tmp_path / "a",
+        resume=True,
+        batch_size=128,
+    )
 
 
 @pytest.mark.slow
@@ -317,8 +326,15 @@ def test_a_batch_size_below_the_smallest_reproducible_one_is_noted(monkeypatch: 
     assert made.outcomes.meta.batch_size is not None
     assert made.outcomes.meta.batch_size < 32
     assert "not-repeatable" in {warning.name for warning in made.warnings}
-    with pytest.raises(ClasswiseError, match="batch_size = 16: must be an integer from 32"):
-        audit(network(), random_images(80, 6), "Linf:0.01", ["fgsm"], batch_size=16)
+    check_refused(
+        "batch_size = 16: must be an integer from 32",
+        audit,
+        network(),
+        random_images(80, 6),
+        "Linf:0.01",
+        ["fgsm"],
+        batch_size=16,
+    )
 
 
 def test_an_estimate_notes_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
 from classwise.stats.rational import as_rational, rational_text
 from classwise.stats.registry import MetricInputs, all_metrics
+from tests.refusals import check_refused
 
 from ..stats.exact import EXACT, accuracies
 
@@ -176,8 +177,7 @@ def test_a_limit_is_exact(text: str, limit: str) -> None:
 )  # fmt: skip
 def test_a_limit_that_is_not_a_number(text: str) -> None:
     for kind in (Threshold, ChangeThreshold):
-        with pytest.raises(ClasswiseError, match=r"must be a number such as 0\.2, 20% or 1/5$"):
-            kind.parse(f"worst(all) < {text}")
+        check_refused(r"must be a number such as 0\.2, 20% or 1/5$", kind.parse, f"worst(all) < {text}")
 
 
 @given(
@@ -248,8 +248,7 @@ def test_a_float_is_read_as_the_fraction_that_rounds_to_it(numerator: int, denom
 
 @pytest.mark.parametrize("limit", [float("nan"), float("inf"), "0.2", None, True])
 def test_a_limit_must_be_a_finite_number(limit: object) -> None:
-    with pytest.raises(ClasswiseError, match="must be a finite number"):
-        Threshold("worst", "all", "<", limit)  # type: ignore[arg-type]
+    check_refused("must be a finite number", Threshold, "worst", "all", "<", limit)
 
 
 @given(st.fractions(0, 1, max_denominator=1000), st.integers(-(10**9), 10**9))
@@ -348,8 +347,7 @@ def test_conditions(text: str, holds: bool) -> None:
     ],
 )
 def test_bad_conditions_are_one_line(text: str, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Threshold.parse(text)
+    check_refused(message, Threshold.parse, text)
 
 
 @pytest.mark.parametrize("name", ["cat", "African crane (bird)", "worst", "'quoted'", "it's", "x.low", "cv(all)"])
@@ -377,8 +375,7 @@ BARE = Audit(Outcomes.from_predictions([0, 1], attacks={"pgd": [0, 1]}, class_na
     ],
 )
 def test_what_an_audit_does_not_have_does_not_pass_a_build(audit: Audit, text: str, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Threshold.parse(text).holds(audit)
+    check_refused(message, Threshold.parse(text).holds, audit)
 
 
 POLICY: dict[str, Any] = {
@@ -418,8 +415,13 @@ def test_a_criterion_names_a_group_of_the_audit(tmp_path: Path) -> None:
     file = written(tmp_path / "policy.yaml", fail_if=["north(all) < 0.1", "worst(all) < 0.1"])
     audit = audited_pairs(tmp_path / "a", file, group=sites)
     assert audit.outcomes.meta.policy == Policy.read(file).digest
-    with pytest.raises(ClasswiseError, match=r"unknown measure or class in condition .*; known: .*north"):
-        audited_pairs(None, written(tmp_path / "other.yaml"), group=sites)
+    check_refused(
+        r"unknown measure or class in condition .*; known: .*north",
+        audited_pairs,
+        None,
+        written(tmp_path / "other.yaml"),
+        group=sites,
+    )
 
 
 def test_the_digest_is_recorded_at_the_start_and_in_every_file(tmp_path: Path) -> None:
@@ -486,8 +488,7 @@ def test_a_merge_records_the_policy_of_all_shards(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_policies_are_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Policy.read(written(tmp_path / "policy.yaml", **changes))
+    check_refused(message, Policy.read, written(tmp_path / "policy.yaml", **changes))
 
 
 @pytest.mark.parametrize("content", [b"- a list", b"\xff", b"a: [", None])
@@ -511,6 +512,5 @@ def test_policies_that_do_not_fit_the_audit_are_refused_first(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     file = written(tmp_path / "policy.yaml", **changes)
-    with pytest.raises(ClasswiseError, match=message):
-        audited_pairs(tmp_path / "a", file)
+    check_refused(message, audited_pairs, tmp_path / "a", file)
     assert not (tmp_path / "a").exists()

@@ -28,6 +28,7 @@ from classwise.reporting import export, report
 from classwise.reporting.pages.curve import radius_table
 from tests.auditing import toys
 from tests.auditing.toys import Listener
+from tests.refusals import check_refused
 
 STRONG = "pgd:steps=20,step_size=0.1eps,objective=margin"
 
@@ -115,8 +116,7 @@ def test_the_summary_agrees_with_the_radii() -> None:
     # The area under the accuracy, which is the mean radius.
     fine = found.table(np.linspace(0, 0.1, 201).tolist())
     assert fine[fine["class"] == "class 0"]["accuracy"].mean() * 0.1 == pytest.approx(0.044, abs=1e-3)
-    with pytest.raises(ClasswiseError, match=r"radius 0.2: must be from 0 to 0.1"):
-        found.table([0.2])
+    check_refused(r"radius 0.2: must be from 0 to 0.1", found.table, [0.2])
 
 
 def test_the_last_successful_attack_runs_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +190,8 @@ def test_a_curve_is_loaded_from_its_folder(tmp_path: Path) -> None:
     found.save(folder)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("do not touch")
-    with pytest.raises(ClasswiseError, match="not empty and contains no curve"):
-        found.save(tmp_path / "full")
-    with pytest.raises(ClasswiseError, match="contains no curve; create one with"):
-        Curve.load(tmp_path / "full")
+    check_refused("not empty and contains no curve", found.save, tmp_path / "full")
+    check_refused("contains no curve; create one with", Curve.load, tmp_path / "full")
 
 
 @pytest.mark.slow
@@ -279,16 +277,19 @@ def test_interruption_does_not_change_the_result(tmp_path: Path) -> None:
 def test_another_search_is_refused(changes: dict[str, Any], differs: str, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Listener(1))
-    with pytest.raises(ClasswiseError, match=f"contains a curve with other settings: {re.escape(differs)}"):
-        search(out=tmp_path / "curve", resume=True, **changes)
+    check_refused(
+        f"contains a curve with other settings: {re.escape(differs)}",
+        search,
+        out=tmp_path / "curve",
+        resume=True,
+        **changes,
+    )
 
 
 def test_a_search_is_not_repeated_by_mistake(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(out=tmp_path / "curve", progress=Listener(70))
-    with pytest.raises(ClasswiseError, match="already contains this curve with these settings: add --resume"):
-        search(out=tmp_path / "curve")
+    check_refused("already contains this curve with these settings: add --resume", search, out=tmp_path / "curve")
     (part,) = (tmp_path / "curve" / "rounds").glob("part-*")
     part.write_bytes(part.read_bytes()[:-20])
-    with pytest.raises(ClasswiseError, match=r"is damaged.*; remove it and resume"):
-        search(out=tmp_path / "curve", resume=True)
+    check_refused(r"is damaged.*; remove it and resume", search, out=tmp_path / "curve", resume=True)

@@ -21,9 +21,9 @@ from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.corruptions import audit_corruptions
 from classwise.auditing.run.cost import estimate
 from classwise.cli.evaluation import flags, written
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import check
 from classwise.sweeps.audit_settings import read_audit
+from tests.refusals import check_refused
 
 FUNCTIONS: list[Callable[..., Any]] = [
     cw.audit, cw.audit_seeds, cw.robustness_curve, cw.find_worst_class, audit_corruptions, estimate
@@ -75,8 +75,7 @@ def test_metadata_keep_a_value_and_refuse_another_type(name: str) -> None:
     meta = Meta.of(class_names=("a", "b"), attacks={"pgd": None}, **{name: value})
     assert Meta.from_json(meta.to_json(), "file") == meta
     assert meta.settings[name] == value
-    with pytest.raises(ClasswiseError, match=f"metadata: {name} = "):
-        Meta.of(class_names=("a", "b"), attacks={}, **{name: object()})
+    check_refused(f"metadata: {name} = ", Meta.of, class_names=("a", "b"), attacks={}, **{name: object()})
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -91,8 +90,7 @@ def test_compared_audits_agree_in_what_decides_verdicts(name: str) -> None:
     if option.decides is Decides.ATTACKED:
         check_alike(one, other, "clean", None)
     words = "repeats" if name == "repeat_rule" else option.words
-    with pytest.raises(ClasswiseError, match=f"a and b differ in {words}: "):
-        check_alike(one, other, "pgd", None)
+    check_refused(f"a and b differ in {words}: ", check_alike, one, other, "pgd", None)
     return None
 
 

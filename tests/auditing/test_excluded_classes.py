@@ -22,13 +22,13 @@ from classwise.auditing.guards.model import _difference
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT, FAST
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data.images import Images
 from classwise.models.logits import SelectedLogits
 from classwise.reporting import report
 from classwise.reporting.pages.audit import audit_page
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 NAMES = [f"class {label}" for label in range(5)]
 DATA = toys.images(60, classes=3, strength=(0.03, 0.05, 0.08))
@@ -285,8 +285,7 @@ def test_audit(three_of_four: Images, tmp_path: Path) -> None:
     assert "0 images: b\n" in str(audit)
     assert "Without images: b." in audit_page(audit)
     assert list(cw.Audit.load(tmp_path / "audit").by_class.index) == ["a", "c", "d"]
-    with pytest.raises(ClasswiseError, match=r"condition 'b\(all\) < 0.5': 0 images of this class"):
-        Threshold.parse("b(all) < 1/2").decide(audit)
+    check_refused(r"condition 'b\(all\) < 0.5': 0 images of this class", Threshold.parse("b(all) < 1/2").decide, audit)
 
 
 def test_comparison(three_of_four: Images) -> None:

@@ -29,11 +29,11 @@ from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import write_text
 from classwise.data.images import Images
 from classwise.threat.ball import Threat
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 ORDER = ["nondeterministic", "normalised-outside", "single-step", "random-noise", "batch-dependence", "no-black-box"]
 ORDER += ["not-falling"]
@@ -250,8 +250,9 @@ def test_all_guards_run_if_requested() -> None:
 @pytest.mark.parametrize("mode", ["none", None, 1, True, ["full"]])
 def test_an_unknown_mode_is_refused_before_any_pass(mode: Any) -> None:
     model = Counting()
-    with pytest.raises(ClasswiseError, match=r"^audit\(\): guards = .*: must be 'full', 'auto' or 'off'$"):
-        run(model, toys.images(60), guards=mode)
+    check_refused(
+        r"^audit\(\): guards = .*: must be 'full', 'auto' or 'off'$", run, model, toys.images(60), guards=mode
+    )
     assert model.passes == 0
 
 

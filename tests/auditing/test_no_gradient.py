@@ -22,10 +22,11 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import IncompleteError
 from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import RandomSearch, detached, sign, without_gradients
+from tests.refusals import check_refused
 
 THREAT = "Linf:0.05"
 SQUARE = "square:steps=30"
@@ -92,8 +93,7 @@ def test_given_attacks_of_which_none_applies_are_refused_for_a_network_without_g
     assert run(model=model, attacks=["pgd:steps=3"]).attacks == (CLEAN,)  # perhaps a mistake: a guard warns
     setattr(model, "no_gradient", "another runtime")  # noqa: B010  # mypy takes it for a tensor
     message = r"^none of pgd, fab is applicable: another runtime; add an attack without gradients, such as square$"
-    with pytest.raises(ClasswiseError, match=message):
-        run(model=model, attacks=["pgd:steps=3", FAB(steps=2)], out=tmp_path / "a")
+    check_refused(message, run, model=model, attacks=["pgd:steps=3", FAB(steps=2)], out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
     assert run(model=model).attacks == (CLEAN,)
     assert run(model=model, attacks=["pgd:steps=3", SQUARE]).attacks == (CLEAN, "square")
@@ -127,8 +127,16 @@ def test_the_worst_class_and_the_curve_use_applicable_attacks(model: Any) -> Non
         find_worst_class,
         lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
     ):
-        with pytest.raises(ClasswiseError, match=r"none of pgd is applicable: .*; add an attack without gradients"):
-            search(model, images(), THREAT, ["pgd"], precision=EXACT, batch_size=32)
+        check_refused(
+            r"none of pgd is applicable: .*; add an attack without gradients",
+            search,
+            model,
+            images(),
+            THREAT,
+            ["pgd"],
+            precision=EXACT,
+            batch_size=32,
+        )
 
 
 @pytest.mark.parametrize("attack", [PGD(steps=2), FAB(steps=2)])

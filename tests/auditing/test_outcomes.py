@@ -28,6 +28,7 @@ from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import CHECKSUMS
 from classwise.data.images import Images
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 LABELS = [0, 0, 1, 1, 2, 2]
 CLEAN = [0, 0, 1, 1, 2, 0]
@@ -59,8 +60,7 @@ def test_a_row_names_the_first_attack_that_succeeded(table: Outcomes) -> None:
 
 def test_confusion_counts_truth_by_prediction(table: Outcomes) -> None:
     assert table.confusion("a").tolist() == [[1, 1, 0], [0, 1, 1], [1, 0, 1]]
-    with pytest.raises(ClasswiseError, match="'all' combines several attacks; choose one of clean, a, b"):
-        table.rows("all")
+    check_refused("'all' combines several attacks; choose one of clean, a, b", table.rows, "all")
 
 
 def test_confidences_fill_their_columns() -> None:
@@ -88,13 +88,11 @@ def test_class_names_default_to_numbers() -> None:
     ],
 )
 def test_bad_predictions_are_one_line(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Outcomes.from_predictions(**arguments)  # type: ignore[arg-type]
+    check_refused(message, Outcomes.from_predictions, **arguments)
 
 
 def test_unknown_attack_names_the_nearest(table: Outcomes) -> None:
-    with pytest.raises(ClasswiseError, match="did you mean 'clean'"):
-        table.correct("claen")
+    check_refused("did you mean 'clean'", table.correct, "claen")
 
 
 def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> None:
@@ -104,8 +102,7 @@ def test_saved_and_loaded_it_is_the_same(table: Outcomes, tmp_path: Path) -> Non
         again = Outcomes.load(place)
         pd.testing.assert_frame_equal(again.frame, grouped.frame)
         assert again.meta == grouped.meta
-    with pytest.raises(ClasswiseError, match="already contains outcomes"):
-        table.save(tmp_path / "outcomes")
+    check_refused("already contains outcomes", table.save, tmp_path / "outcomes")
 
 
 def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> None:
@@ -116,40 +113,32 @@ def test_a_newer_schema_is_refused_by_name(table: Outcomes, tmp_path: Path) -> N
     about["schema_version"] = SCHEMA_VERSIONS["outcomes"] + 1
     pq.write_table(content.replace_schema_metadata({b"classwise": json.dumps(about).encode()}), path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(ClasswiseError, match=f"schema_version {SCHEMA_VERSIONS['outcomes'] + 1} is newer"):
-        Outcomes.load(tmp_path)
+    check_refused(f"schema_version {SCHEMA_VERSIONS['outcomes'] + 1} is newer", Outcomes.load, tmp_path)
 
 
 def test_damaged_invalid_and_missing_files_are_one_line(table: Outcomes, tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match=r"contains no outcomes; .* classwise audit MODEL --data DATA --out"):
-        Outcomes.load(tmp_path)
+    check_refused(r"contains no outcomes; .* classwise audit MODEL --data DATA --out", Outcomes.load, tmp_path)
     (tmp_path / "curve").mkdir()
     (tmp_path / "curve" / "search.json").write_text("{}")
-    with pytest.raises(ClasswiseError, match=r"is the folder of a curve or of a worst-class search; expected an audit"):
-        Outcomes.load(tmp_path / "curve")
+    check_refused(
+        r"is the folder of a curve or of a worst-class search; expected an audit", Outcomes.load, tmp_path / "curve"
+    )
     table.save(tmp_path)
     path = tmp_path / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(ClasswiseError, match=r"part-00000\.parquet is damaged: its SHA-256"):
-        Outcomes.load(tmp_path)
+    check_refused(r"part-00000\.parquet is damaged: its SHA-256", Outcomes.load, tmp_path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(ClasswiseError, match="not a valid Parquet file; give the folder of an audit"):
-        Outcomes.load(tmp_path)
+    check_refused("not a valid Parquet file; give the folder of an audit", Outcomes.load, tmp_path)
     (tmp_path / "outcomes").mkdir()
     (tmp_path / "outcomes" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(ClasswiseError, match="remove it and resume the audit"):
-        Outcomes.load(tmp_path)
+    check_refused("remove it and resume the audit", Outcomes.load, tmp_path)
     (tmp_path / "outcomes" / path.name).unlink()
     (tmp_path / "outcomes").rmdir()
     notes = tmp_path / "notes.txt"
     notes.write_text("nothing that can be made again")
-    with pytest.raises(
-        ClasswiseError, match="give the folder of an audit, a run with one audit, or a file of outcomes"
-    ):
-        Outcomes.load(notes)
+    check_refused("give the folder of an audit, a run with one audit, or a file of outcomes", Outcomes.load, notes)
     pd.DataFrame({"a": [1]}).to_parquet(path)
-    with pytest.raises(ClasswiseError, match="not a file of outcomes written by classwise"):
-        Outcomes.load(tmp_path)
+    check_refused("not a file of outcomes written by classwise", Outcomes.load, tmp_path)
 
 
 def test_tables_of_the_same_images_join() -> None:
@@ -165,12 +154,9 @@ def test_tables_of_the_same_images_join() -> None:
 def test_groups_replace_classes(table: Outcomes) -> None:
     grouped = table.add_groups("site", [0, 1, 0, 1, 0, 1], ["north", "south"])
     assert grouped.counts("all", "site").correct.tolist() == [2, 0]
-    with pytest.raises(ClasswiseError, match="name is taken"):
-        grouped.add_groups("site", [0] * 6, ["x"])
-    with pytest.raises(ClasswiseError, match="3 ids for 6 images"):
-        table.add_groups("other", [0, 0, 0], ["x"])
-    with pytest.raises(ClasswiseError, match="unknown grouping"):
-        table.counts("all", "sight")
+    check_refused("name is taken", grouped.add_groups, "site", [0] * 6, ["x"])
+    check_refused("3 ids for 6 images", table.add_groups, "other", [0, 0, 0], ["x"])
+    check_refused("unknown grouping", table.counts, "all", "sight")
 
 
 def test_superclasses_are_a_grouping() -> None:
@@ -192,8 +178,9 @@ def test_a_family_has_its_best_and_its_union() -> None:
 
 
 def test_rows_must_be_unique(table: Outcomes) -> None:
-    with pytest.raises(ClasswiseError, match="image index 0 occurs twice under 'clean'"):
-        Outcomes(pd.concat([table.frame, table.frame.head(1)]), table.meta)
+    check_refused(
+        "image index 0 occurs twice under 'clean'", Outcomes, pd.concat([table.frame, table.frame.head(1)]), table.meta
+    )
 
 
 def test_missing_rows_are_reported(table: Outcomes) -> None:
@@ -308,8 +295,7 @@ def test_an_image_without_a_prediction() -> None:
 
 def test_fairlearn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fairlearn", None)
-    with pytest.raises(ClasswiseError, match=r'fairlearn is not installed.*pip install "classwise\[fairlearn\]"'):
-        outcomes().to_metricframe()
+    check_refused(r'fairlearn is not installed.*pip install "classwise\[fairlearn\]"', outcomes().to_metricframe)
 
 
 def test_texts_are_short() -> None:
@@ -417,10 +403,8 @@ DIFFERENT: dict[str, Callable[[], tuple[Outcomes, Outcomes, str]]] = {
 @pytest.mark.parametrize("what", DIFFERENT)
 def test_tables_that_contradict_each_other_do_not_join(what: str) -> None:
     first, second, message = DIFFERENT[what]()
-    with pytest.raises(ClasswiseError, match=message):
-        first.join(second)
-    with pytest.raises(ClasswiseError, match=r"cannot be joined|is in both|is reserved|but for blanks"):
-        second.join(first)
+    check_refused(message, first.join, second)
+    check_refused(r"cannot be joined|is in both|is reserved|but for blanks", second.join, first)
 
 
 EQUAL: dict[str, Callable[[], tuple[Outcomes, Outcomes]]] = {
@@ -473,8 +457,7 @@ def test_a_table_of_attacks_within_different_balls_is_refused() -> None:
     one, two = with_radii(joinable(), RADII), with_radii(other(), [*RADII[:5], 0.07])
     frame = pd.concat([one.frame, two.frame[two.frame["attack"] == "cw"]])
     meta = dataclasses.replace(one.meta, attacks={**one.meta.attacks, "cw": None})
-    with pytest.raises(ClasswiseError, match=r"image 5 has the radius 0\.06 under one attack and 0\.07 under another"):
-        Outcomes(frame, meta)
+    check_refused(r"image 5 has the radius 0\.06 under one attack and 0\.07 under another", Outcomes, frame, meta)
 
 
 def test_rounding_may_change_a_clean_prediction_of_one_model() -> None:
@@ -490,8 +473,11 @@ def test_rounding_may_change_a_clean_prediction_of_one_model() -> None:
     joined = audited("pgd", 0, HASH).join(audited("cw", 2, HASH))
     assert joined.counts("clean").correct.tolist() == [100, 100]
     for changed, digest in ((3, HASH), (1, "")):
-        with pytest.raises(ClasswiseError, match=f"clean predictions of {changed} of 200 images"):
-            audited("pgd", 0, digest).join(audited("cw", changed, digest))
+        check_refused(
+            f"clean predictions of {changed} of 200 images",
+            audited("pgd", 0, digest).join,
+            audited("cw", changed, digest),
+        )
 
 
 FOUR_LABELS = [0, 0, 1, 1]
@@ -532,12 +518,9 @@ NOT_LABELS: dict[str, Any] = {
 @pytest.mark.filterwarnings("error")
 def test_what_is_not_a_class_for_each_image_is_refused(what: str) -> None:
     values = NOT_LABELS[what]
-    with pytest.raises(ClasswiseError, match="labels"):
-        made(labels=values)
-    with pytest.raises(ClasswiseError, match="predictions of 'pgd'"):
-        made(attacks={"pgd": values})
-    with pytest.raises(ClasswiseError, match="grouping 'site'"):
-        made().add_groups("site", values, ["north", "south"])
+    check_refused("labels", made, labels=values)
+    check_refused("predictions of 'pgd'", made, attacks={"pgd": values})
+    check_refused("grouping 'site'", made().add_groups, "site", values, ["north", "south"])
     if what not in ("booleans", "a meta tensor"):  # torch's own checks
         with pytest.raises(ClasswiseError):
             Images(torch.zeros(4, 1, 2, 2), values, ["cat", "dog"])
@@ -561,8 +544,7 @@ def test_integers_of_any_library_are_labels(values: Any) -> None:
 @pytest.mark.parametrize("large", [10**5, 10**9, 2**40, 2**62])
 def test_a_huge_class_number_without_names_is_refused_at_once(large: int) -> None:
     for changes in ({"labels": [0, 0, 1, large]}, {"clean": [0, 0, 1, large]}, {"attacks": {"a": [large] * 4}}):
-        with pytest.raises(ClasswiseError, match="classes for 4 images; the limit is"):
-            made(class_names=None, **changes)
+        check_refused("classes for 4 images; the limit is", made, class_names=None, **changes)
 
 
 NOT_CONFIDENCES: dict[str, tuple[Any, str]] = {
@@ -583,8 +565,7 @@ NOT_CONFIDENCES: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("what", NOT_CONFIDENCES)
 def test_confidences_that_contradict_the_predictions_are_refused(what: str) -> None:
     values, message = NOT_CONFIDENCES[what]
-    with pytest.raises(ClasswiseError, match=f"confidences of 'clean': .*{message}"):
-        made(confidences={"clean": values})
+    check_refused(f"confidences of 'clean': .*{message}", made, confidences={"clean": values})
 
 
 @settings(max_examples=25, deadline=None)
@@ -607,10 +588,10 @@ def test_softmax_outputs_agree_with_their_argmax(seed: int, kind: Any) -> None:
 )
 def test_labels_of_attacks_that_tables_cannot_show_are_refused(label: Any) -> None:
     for changes in ({}, {"clean": None}):
-        with pytest.raises(ClasswiseError, match="attack label"):
-            made(attacks={label: FOUR_LABELS}, **changes)
-    with pytest.raises(ClasswiseError, match="unknown attack of confidences"):
-        made(confidences={"other" if label == "clean" else label: PROBABILITIES})
+        check_refused("attack label", made, attacks={label: FOUR_LABELS}, **changes)
+    check_refused(
+        "unknown attack of confidences", made, confidences={"other" if label == "clean" else label: PROBABILITIES}
+    )
 
 
 @pytest.mark.parametrize(
@@ -618,8 +599,7 @@ def test_labels_of_attacks_that_tables_cannot_show_are_refused(label: Any) -> No
 )
 def test_labels_of_attacks_that_another_name_has_are_refused(label: str) -> None:
     attacks = dict.fromkeys(("pgd", "t[2]", "t[5]", label), FOUR_LABELS)
-    with pytest.raises(ClasswiseError, match=r"is reserved|but for blanks"):
-        made(attacks=attacks, families={"t": ("t[2]", "t[5]")})
+    check_refused(r"is reserved|but for blanks", made, attacks=attacks, families={"t": ("t[2]", "t[5]")})
 
 
 NOT_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
@@ -655,8 +635,7 @@ NOT_FIELDS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("what", NOT_FIELDS)
 def test_fields_of_the_metadata_are_checked(what: str) -> None:
     changes, message = NOT_FIELDS[what]
-    with pytest.raises(ClasswiseError, match=message):
-        made(**changes)
+    check_refused(message, made, **changes)
 
 
 NOT_NAMES: tuple[Any, ...] = (
@@ -686,16 +665,12 @@ def test_names_are_checked_wherever_they_enter(names: Any) -> None:
         lambda: Images(x, y, superclasses=[0, 1], superclass_names=names),
         lambda: Images(x, y).with_column("site", y, names),
     ):
-        with pytest.raises(
-            ClasswiseError, match=r"is not text|is blank|occurs twice|but for blanks|surrogate|not a list"
-        ):
-            enter()
+        check_refused(r"is not text|is blank|occurs twice|but for blanks|surrogate|not a list", enter)
 
 
 @pytest.mark.parametrize("name", [None, 3, "", "\ud800", "label", "attack", "class", "superclass", "n", "pgd", "all"])
 def test_names_of_groupings_that_tables_use_are_refused(name: Any) -> None:
-    with pytest.raises(ClasswiseError, match="grouping"):
-        made().add_groups(name, FOUR_LABELS, ["a", "b"])
+    check_refused("grouping", made().add_groups, name, FOUR_LABELS, ["a", "b"])
 
 
 MISSING: tuple[Any, ...] = ["u", None, "u", "v"], ["u", NAN, "u", "v"], [1.0, NAN, 1.0, 2.0], MASKED
@@ -704,8 +679,7 @@ MISSING: tuple[Any, ...] = ["u", None, "u", "v"], ["u", NAN, "u", "v"], [1.0, NA
 @pytest.mark.parametrize("values", [*MISSING, [1, "1", 1, 2], ["u", " ", "u", "v"], ["u", "u ", "u", "v"]])
 def test_values_of_a_grouping_are_checked(values: Any) -> None:
     images = Images(torch.zeros(4, 1, 2, 2), torch.tensor(FOUR_LABELS))
-    with pytest.raises(ClasswiseError, match=r"missing|different types|is blank|but for blanks"):
-        grouped(images, values)
+    check_refused(r"missing|different types|is blank|but for blanks", grouped, images, values)
 
 
 ROWS: dict[str, tuple[dict[str, Any], str]] = {
@@ -728,8 +702,7 @@ ROWS: dict[str, tuple[dict[str, Any], str]] = {
 def test_rows_that_contradict_themselves_are_refused(what: str) -> None:
     changes, message = ROWS[what]
     table = made()
-    with pytest.raises(ClasswiseError, match=message):
-        Outcomes(table.frame.assign(**changes), table.meta)
+    check_refused(message, Outcomes, table.frame.assign(**changes), table.meta)
 
 
 @pytest.mark.parametrize(
@@ -749,8 +722,7 @@ def test_files_with_such_faults_are_refused_by_name(changes: dict[str, Any], mes
     about = json.loads(content.schema.metadata[b"classwise"]) | changes
     pq.write_table(content.replace_schema_metadata({b"classwise": json.dumps(about).encode()}), path)
     (tmp_path / CHECKSUMS).unlink()
-    with pytest.raises(ClasswiseError, match=f"part-00000.parquet: .*{message}"):
-        Outcomes.load(tmp_path)
+    check_refused(f"part-00000.parquet: .*{message}", Outcomes.load, tmp_path)
 
 
 GARBAGE = st.recursive(
@@ -783,5 +755,6 @@ def test_columns_of_the_data_with_a_taken_name_are_no_groupings() -> None:
     assert [*audit.outcomes.meta.groups] == ["site"]
     assert audit.outcomes.index.tolist() == list(range(16))
     for group in ("index", "label", "n"):
-        with pytest.raises(ClasswiseError, match=f"grouping '{group}': the name is taken"):
-            cw.audit(toys.model(), data, "Linf:0.1", ["fgsm"], group=group)
+        check_refused(
+            f"grouping '{group}': the name is taken", cw.audit, toys.model(), data, "Linf:0.1", ["fgsm"], group=group
+        )

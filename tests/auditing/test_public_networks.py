@@ -16,9 +16,9 @@ import classwise as cw
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.merging import shard_folder
 from classwise.core.compute.precision import FAST
-from classwise.core.errors import ClasswiseError
 from tests.auditing.public_data import SETTINGS, images
 from tests.models.networks import PUBLIC
+from tests.refusals import check_refused
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +70,14 @@ def test_a_model_that_fails_in_bfloat16_is_audited_in_float32(monkeypatch: pytes
     assert result.outcomes.meta.precision["dtype"] == "float32"
     (note,) = [note for note in result.outcomes.meta.notes if "bfloat16" in note]
     assert note.startswith("gradients are computed in float32: the model fails in bfloat16 (")
-    with pytest.raises(ClasswiseError, match=r"^the model fails in bfloat16 \(.*\); use precision=float32$"):
-        cw.audit(network, data, precision="bfloat16", **SETTINGS)
+    check_refused(
+        r"^the model fails in bfloat16 \(.*\); use precision=float32$",
+        cw.audit,
+        network,
+        data,
+        precision="bfloat16",
+        **SETTINGS,
+    )
 
 
 @networks

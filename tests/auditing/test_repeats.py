@@ -25,13 +25,14 @@ from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.repeats import RepeatRule
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.data.images import Images
 from classwise.reporting import report
 from classwise.reporting.exports.export import export
 from classwise.reporting.exports.robustbench import robustbench
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 EPSILON = 0.02
 OPTIONS: dict[str, Any] = {"threat": f"Linf:{EPSILON}", "precision": EXACT, "batch_size": 64, "guards": "off"}
@@ -197,8 +198,9 @@ def test_resuming_needs_the_same_repeats_and_completes_the_rows(tmp_path: Path) 
     data, settings = toys.images(100, classes=2), {**OPTIONS, "attacks": ["pgd:steps=2"], "out": tmp_path / "x"}
     whole = audit(Smoothed(), data, repeats=5, **settings)
     for other in ({}, {"repeats": 3}, {"repeats": 5, "repeat_rule": "all"}):
-        with pytest.raises(ClasswiseError, match="contains an audit with other settings: repeat"):
-            audit(Smoothed(), data, resume=True, **settings, **other)
+        check_refused(
+            "contains an audit with other settings: repeat", audit, Smoothed(), data, resume=True, **settings, **other
+        )
     max((tmp_path / "x" / "outcomes").glob("part-*.parquet")).unlink()
     with pytest.raises(IncompleteError):
         Audit.load(tmp_path / "x").probabilities()
@@ -238,16 +240,12 @@ def test_different_repeats_are_not_comparable_and_do_not_join() -> None:
     )
     for first, second in ((one, three), (three, all_three)):
         for attack in ("clean", "pgd", "all"):
-            with pytest.raises(ClasswiseError, match="differ in repeats: "):
-                check_alike(Named("one", first), Named("other", second), attack, None)
+            check_refused("differ in repeats: ", check_alike, Named("one", first), Named("other", second), attack, None)
         only = dataclasses.replace(second.outcomes.meta, attacks={"clean": None})
         clean = Outcomes(second.outcomes.frame[second.outcomes.frame["attack"] == "clean"], only)
-        with pytest.raises(ClasswiseError, match="differ in repeats"):
-            first.outcomes.join(clean)
-    with pytest.raises(ClasswiseError, match="differ in repeats"):
-        cw.compare({"one": one, "three": three})
-    with pytest.raises(ClasswiseError, match="one pass decided about each image"):
-        one.probabilities()
+        check_refused("differ in repeats", first.outcomes.join, clean)
+    check_refused("differ in repeats", cw.compare, {"one": one, "three": three})
+    check_refused("one pass decided about each image", one.probabilities)
 
 
 def test_reports_state_the_rule_and_the_probabilities(tmp_path: Path) -> None:
@@ -295,5 +293,6 @@ def test_robustbench_entries_have_one_pass() -> None:
     data = toys.images(24, classes=4, strength=0.2)
     wrong = Images(data.x, (data.y + 1) % 4, data.class_names, name="toy")  # images that no attack runs on
     found = audit(toys.model(4), wrong, attacks="autoattack", repeats=2, **OPTIONS)
-    with pytest.raises(ClasswiseError, match="repeats = 2: RobustBench evaluates each image in one pass"):
-        robustbench(found, {"dataset": "cifar10"})
+    check_refused(
+        "repeats = 2: RobustBench evaluates each image in one pass", robustbench, found, {"dataset": "cifar10"}
+    )

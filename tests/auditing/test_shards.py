@@ -35,6 +35,7 @@ from classwise.data.stream import Stream
 from classwise.threat.ball import Threat
 from tests.auditing import toys
 from tests.auditing.toys import Listener
+from tests.refusals import check_refused
 
 OPTIONS: dict[str, Any] = {"precision": EXACT, "batch_size": 32}
 ATTACKS = ["pgd:steps=3", "fgsm"]
@@ -253,12 +254,34 @@ def test_shards_of_other_audits_are_refused(tmp_path: Path) -> None:
         (toys.model(4, scale=0.3), DATA, {}, "another model"),
     ]
     for net, data, other, said in differ:
-        with pytest.raises(ClasswiseError, match=f"001-of-002 is a shard with other settings: {said}"):
-            audit(net, data, shards=2, out=linked(tmp_path, said), **OPTIONS | arguments | other)
-    with pytest.raises(ClasswiseError, match="001-of-002 is a shard of other images: data_hash was"):
-        audit(NET, toys.images(101, classes=4, seed=1), shards=2, out=linked(tmp_path, "i"), **OPTIONS | arguments)
-    with pytest.raises(ClasswiseError, match=r'contains an audit with other settings: shard was "1/2", now "2/2"'):
-        audit(NET, DATA, shard=(2, 2), out=place, resume=True, **OPTIONS | arguments)
+        check_refused(
+            f"001-of-002 is a shard with other settings: {said}",
+            audit,
+            net,
+            data,
+            shards=2,
+            out=linked(tmp_path, said),
+            **OPTIONS | arguments | other,
+        )
+    check_refused(
+        "001-of-002 is a shard of other images: data_hash was",
+        audit,
+        NET,
+        toys.images(101, classes=4, seed=1),
+        shards=2,
+        out=linked(tmp_path, "i"),
+        **OPTIONS | arguments,
+    )
+    check_refused(
+        r'contains an audit with other settings: shard was "1/2", now "2/2"',
+        audit,
+        NET,
+        DATA,
+        shard=(2, 2),
+        out=place,
+        resume=True,
+        **OPTIONS | arguments,
+    )
 
 
 def linked(folder: Path, name: str) -> Path:
@@ -276,14 +299,28 @@ def test_shards_of_other_streams_are_refused(tmp_path: Path, monkeypatch: pytest
     for shard, data in zip(Shard.all(2), (DATA, other), strict=True):
         place = shard_folder(tmp_path, shard)
         audit(NET, streamed(data), shard=shard, out=place, **OPTIONS | arguments)
-    with pytest.raises(ClasswiseError, match="002-of-002 is a shard of other images: data_hash was"):
-        audit(NET, streamed(DATA), shards=2, out=linked(tmp_path, "a"), **OPTIONS | arguments)
+    check_refused(
+        "002-of-002 is a shard of other images: data_hash was",
+        audit,
+        NET,
+        streamed(DATA),
+        shards=2,
+        out=linked(tmp_path, "a"),
+        **OPTIONS | arguments,
+    )
     audit(NET, streamed(DATA), shard=(2, 2), out=tmp_path / "again", **OPTIONS | arguments)
     place.rename(tmp_path / "other")
     (tmp_path / "again").rename(place)
     monkeypatch.setattr(inputs, "PIECE_BYTES", 3_000)  # so that the hash is unknown before the merge
-    with pytest.raises(ClasswiseError, match="the shards have read other images"):
-        audit(NET, streamed(other), shards=2, out=linked(tmp_path, "b"), **OPTIONS | arguments)
+    check_refused(
+        "the shards have read other images",
+        audit,
+        NET,
+        streamed(other),
+        shards=2,
+        out=linked(tmp_path, "b"),
+        **OPTIONS | arguments,
+    )
 
 
 @pytest.mark.slow
@@ -292,18 +329,42 @@ def test_a_folder_of_an_audit_without_shards_is_not_merged_into(tmp_path: Path) 
     with pytest.raises(KeyboardInterrupt):
         audit(NET, DATA, out=tmp_path / "x", progress=Listener(120), **OPTIONS | arguments)
     run_shards(tmp_path / "x", 1, **arguments)
-    with pytest.raises(ClasswiseError, match="contains an audit without shards; omit --shards to continue it"):
-        audit(NET, DATA, shards=1, out=tmp_path / "x", resume=True, **OPTIONS | arguments)
+    check_refused(
+        "contains an audit without shards; omit --shards to continue it",
+        audit,
+        NET,
+        DATA,
+        shards=1,
+        out=tmp_path / "x",
+        resume=True,
+        **OPTIONS | arguments,
+    )
 
 
 @pytest.mark.parametrize("merging", [{}, {"shards": 2}])
 def test_the_folder_of_a_shard_is_not_resumed_as_the_whole(tmp_path: Path, merging: dict[str, int]) -> None:
     audit(NET, DATA, "Linf:0.05", ["fgsm"], shard="1/2", out=tmp_path / "audit", **OPTIONS)
     robustness_curve(NET, DATA, shard="1/2", out=tmp_path / "curve", **CURVE)
-    with pytest.raises(ClasswiseError, match='contains an audit with other settings: shard was "1/2", now null'):
-        audit(NET, DATA, "Linf:0.05", ["fgsm"], out=tmp_path / "audit", resume=True, **OPTIONS | merging)
-    with pytest.raises(ClasswiseError, match='contains a curve with other settings: shard was "1/2", now null'):
-        robustness_curve(NET, DATA, out=tmp_path / "curve", resume=True, **CURVE | merging)
+    check_refused(
+        'contains an audit with other settings: shard was "1/2", now null',
+        audit,
+        NET,
+        DATA,
+        "Linf:0.05",
+        ["fgsm"],
+        out=tmp_path / "audit",
+        resume=True,
+        **OPTIONS | merging,
+    )
+    check_refused(
+        'contains a curve with other settings: shard was "1/2", now null',
+        robustness_curve,
+        NET,
+        DATA,
+        out=tmp_path / "curve",
+        resume=True,
+        **CURVE | merging,
+    )
 
 
 def test_arguments_that_exclude_each_other() -> None:
@@ -315,8 +376,7 @@ def test_arguments_that_exclude_each_other() -> None:
         ({"shard": (3, 2)}, "shard 3/2: the number must be from 1 to 2"),
         ({"shard": (1, 2), "attacks": "autoattack", "settle": 0.1}, "settle samples from the survivors of all images"),
     ):
-        with pytest.raises(ClasswiseError, match=said):
-            audit(NET, DATA, **{"threat": "Linf:0.05", "attacks": ["fgsm"]} | arguments)
+        check_refused(said, audit, NET, DATA, **{"threat": "Linf:0.05", "attacks": ["fgsm"]} | arguments)
 
 
 def test_the_batch_size_is_settled_and_the_folder_claimed(tmp_path: Path) -> None:
@@ -325,8 +385,7 @@ def test_the_batch_size_is_settled_and_the_folder_claimed(tmp_path: Path) -> Non
     assert claim_for_shards(NET, DATA, resume=True, **arguments).batch_size == 48
     plan = claim_for_shards(NET, DATA, batch_size=48, precision=FAST, **arguments | {"out": tmp_path / "y"})
     assert options_of(plan) == {"batch_size": 48, "precision": "bfloat16"}
-    with pytest.raises(ClasswiseError, match="already contains this audit"):
-        claim_for_shards(NET, DATA, batch_size=48, **arguments)
+    check_refused("already contains this audit", claim_for_shards, NET, DATA, batch_size=48, **arguments)
 
 
 @pytest.mark.slow
@@ -342,8 +401,15 @@ def test_a_curve_in_shards(source: Any, count: int, tmp_path: Path) -> None:
             with pytest.raises(IncompleteError, match=f"1 of {count} shards are not finished: {count}"):
                 robustness_curve(NET, source, shards=count, out=tmp_path, **CURVE)
         robustness_curve(NET, source, shard=shard, out=shard_folder(tmp_path, shard), **CURVE)
-    with pytest.raises(ClasswiseError, match="is a shard with other settings: rounds was 3, now 2"):
-        robustness_curve(NET, source, shards=count, out=linked(tmp_path, "rounds"), **CURVE | {"rounds": 2})
+    check_refused(
+        "is a shard with other settings: rounds was 3, now 2",
+        robustness_curve,
+        NET,
+        source,
+        shards=count,
+        out=linked(tmp_path, "rounds"),
+        **CURVE | {"rounds": 2},
+    )
     found = robustness_curve(NET, source, shards=count, out=tmp_path, resume=True, **CURVE)
     pd.testing.assert_frame_equal(found.frame, single.frame, check_exact=True)
     assert found.meta == single.meta

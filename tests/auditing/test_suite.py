@@ -10,7 +10,7 @@ from torch import nn
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
 from classwise.auditing.run.suite import cross_entropy_only, norm_of, parse_attacks
-from classwise.core.errors import ClasswiseError
+from tests.refusals import check_refused
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
 
@@ -69,8 +69,7 @@ def test_a_named_suite_is_a_cascade_for_the_norm() -> None:
 
 
 def test_the_nearest_name_may_be_a_suites() -> None:
-    with pytest.raises(ClasswiseError, match="unknown attack 'autoatack'; did you mean 'autoattack'"):
-        parse_attacks("autoatack")
+    check_refused("unknown attack 'autoatack'; did you mean 'autoattack'", parse_attacks, "autoatack")
 
 
 def test_a_grid_keeps_the_other_settings() -> None:
@@ -137,5 +136,4 @@ def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
     ],
 )
 def test_mistakes_are_one_line(words: Any, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        parse_attacks(words)
+    check_refused(message, parse_attacks, words)

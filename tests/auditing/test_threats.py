@@ -23,13 +23,13 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images, to_unit
 from classwise.data.stream import Stream
 from classwise.reporting import report
 from classwise.reporting.exports.robustbench import robustbench
 from classwise.threat.ball import Threat
 from tests.auditing import toys
+from tests.refusals import check_refused
 
 from .toys import images, model
 
@@ -158,8 +158,7 @@ def test_stored_images_reproduce_every_verdict(threat: str, attack: Any, early_s
     data, net = stored_images(), toys.model(2)
     settings = {**STORED, "threat": threat, "attacks": [attack], "early_stop": early_stop, "save": "images"}
     if attack == "fab:steps=5" and not early_stop:
-        with pytest.raises(ClasswiseError, match="attack 'fab' minimises the distance, and rounding moves"):
-            audit(net, data, **settings)
+        check_refused("attack 'fab' minimises the distance, and rounding moves", audit, net, data, **settings)
         return
     found = audit(net, data, **settings)
     label = found.attacks[1]
@@ -192,11 +191,16 @@ def test_robust_accuracy_of_a_linear_model_is_that_of_whole_levels(levels: float
 def test_images_that_are_not_stored_with_8_bits_are_refused(tmp_path: Path) -> None:
     smooth = toys.images(40)
     message = r"^grid '8bit': the images of toy are not stored with 8 bits: a pixel is 0\.\d+, .* levels of 1/255; give"
-    with pytest.raises(ClasswiseError, match=message):
-        audit(toys.model(), smooth, "Linf:0.05", "fgsm", out=tmp_path / "x", **STORED)
+    check_refused(message, audit, toys.model(), smooth, "Linf:0.05", "fgsm", out=tmp_path / "x", **STORED)
     assert not (tmp_path / "x").exists()
-    with pytest.raises(ClasswiseError, match=message):
-        audit(toys.model(), Stream(list(zip(smooth.x, smooth.y, strict=True)), name="toy"), "Linf:0.05", **STORED)
+    check_refused(
+        message,
+        audit,
+        toys.model(),
+        Stream(list(zip(smooth.x, smooth.y, strict=True)), name="toy"),
+        "Linf:0.05",
+        **STORED,
+    )
 
 
 def test_rounding_errors_of_the_images_do_not_count() -> None:
@@ -221,8 +225,15 @@ def test_shards_and_resumed_audits_have_the_same_bits(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(merged.outcomes.frame, whole.outcomes.frame, check_exact=True)
     assert merged.outcomes.meta == whole.outcomes.meta
     for other in (None, "9bit"):
-        with pytest.raises(ClasswiseError, match=r"other settings: grid was \"8bit\", now null|grid = '9bit': must be"):
-            audit(toys.model(2), data, resume=True, out=tmp_path / "whole", **settings | {"grid": other})
+        check_refused(
+            r"other settings: grid was \"8bit\", now null|grid = '9bit': must be",
+            audit,
+            toys.model(2),
+            data,
+            resume=True,
+            out=tmp_path / "whole",
+            **settings | {"grid": other},
+        )
     max((tmp_path / "whole" / "outcomes").glob("part-*.parquet")).unlink()
     resumed = audit(toys.model(2), data, resume=True, out=tmp_path / "whole", **settings)
     pd.testing.assert_frame_equal(resumed.outcomes.frame, whole.outcomes.frame, check_exact=True)
@@ -232,11 +243,16 @@ def test_grids_are_compared_under_attack_only() -> None:
     settings = {**STORED, "threat": "Linf:12/255", "attacks": "pgd:steps=2"}
     one, other = (audit(toys.model(2), stored_images(), **settings | {"grid": grid}) for grid in (None, "8bit"))
     check_alike(Named("one", one), Named("other", other), "clean", None)
-    with pytest.raises(ClasswiseError, match="differ in grid: none and 8bit; use audits with the same grid"):
-        check_alike(Named("one", one), Named("other", other), "all", None)
+    check_refused(
+        "differ in grid: none and 8bit; use audits with the same grid",
+        check_alike,
+        Named("one", one),
+        Named("other", other),
+        "all",
+        None,
+    )
     renamed = audit(toys.model(2), stored_images(), **settings | {"attacks": "square:steps=2"})
-    with pytest.raises(ClasswiseError, match="differ in grid: none and 8bit"):
-        one.outcomes.join(renamed.outcomes)
+    check_refused("differ in grid: none and 8bit", one.outcomes.join, renamed.outcomes)
     assert other.outcomes.join(renamed.outcomes).meta.grid == "8bit"
     assert len(cw.board({"one": one, "other": other}).tables) == 2
 
@@ -247,12 +263,10 @@ def test_reports_state_the_grid_and_other_evaluations_refuse_it(tmp_path: Path) 
     found = audit(toys.model(4), wrong, "Linf:12/255", "autoattack", **STORED)
     assert "8-bit: adversarial images are rounded" in report(found, tmp_path / "page.html").read_text()
     assert Audit.load(found.save(tmp_path / "saved")).outcomes.meta.grid == "8bit"
-    with pytest.raises(ClasswiseError, match="grid '8bit': RobustBench does not round"):
-        robustbench(found, {"dataset": "cifar10"})
+    check_refused("grid '8bit': RobustBench does not round", robustbench, found, {"dataset": "cifar10"})
     evaluations: list[Any] = [robustness_curve, find_worst_class]
     for evaluation in evaluations:
-        with pytest.raises(ClasswiseError, match=r"unknown argument of \w+\(\): 'grid'"):
-            evaluation(toys.model(2), stored_images(), grid="8bit")
+        check_refused(r"unknown argument of \w+\(\): 'grid'", evaluation, toys.model(2), stored_images(), grid="8bit")
 
 
 def test_guards_attack_stored_images() -> None:

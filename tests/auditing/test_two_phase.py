@@ -33,6 +33,7 @@ from classwise.reporting import export, report
 from classwise.reporting.exports.robustbench import robustbench
 from classwise.stats.two_phase import UNKNOWN
 from classwise.threat.ball import Threat
+from tests.refusals import check_refused
 
 from .toys import SUITE, images, model, small_autoattack
 
@@ -171,8 +172,7 @@ def test_an_estimate_is_completed_without_settle(data: Images, full: Audit, tmp_
     sizes = [int(result(audit).estimate.drawn.sum()) for audit in (wide, narrow, again)]
     assert sizes[0] < sizes[1] == sizes[2]
     assert result(Audit.load(tmp_path / "a")).sampling.settle == 0.05
-    with pytest.raises(ClasswiseError, match="already contains this audit"):
-        cw.audit(model(), data, EPSILON, "autoattack", **settings)
+    check_refused("already contains this audit", cw.audit, model(), data, EPSILON, "autoattack", **settings)
     whole = cw.audit(model(), data, EPSILON, "autoattack", resume=True, **settings)
     pd.testing.assert_frame_equal(whole.outcomes.frame, full.outcomes.frame, check_exact=True)
     loaded = Audit.load(tmp_path / "a")
@@ -258,8 +258,7 @@ def test_what_settle_refuses(data: Images, monkeypatch: pytest.MonkeyPatch) -> N
     def refused(
         match: str, attacks: Any = "autoattack", images: Any = data, threat: str = EPSILON, **more: Any
     ) -> None:
-        with pytest.raises(ClasswiseError, match=match):
-            cw.audit(model(), images, threat, attacks, **{"settle": 0.01, **QUICK, **more})
+        check_refused(match, cw.audit, model(), images, threat, attacks, **{"settle": 0.01, **QUICK, **more})
 
     for settle in (0, 1, -0.1, np.nan, "0.5", True, [0.1]):
         refused(rf"settle = {re.escape(repr(settle))}: must be a number above 0 and below 1", settle=settle)

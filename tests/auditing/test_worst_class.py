@@ -14,10 +14,10 @@ from classwise.auditing.run import inputs
 from classwise.auditing.run.audit import Audit
 from classwise.auditing.worst_class import rounds
 from classwise.auditing.worst_class.result import WorstClass
-from classwise.core.errors import ClasswiseError
 from classwise.data.images import Images
 from classwise.models import build_model
 from tests.auditing.toys import Listener
+from tests.refusals import check_refused
 
 from .toys import Linear, images, model, patterns
 
@@ -262,14 +262,11 @@ def test_another_search_is_refused(data: Images, tmp_path: Path) -> None:
         return cw.find_worst_class(model(4), data, EPSILON, attacks, **QUICK, out=tmp_path, **more)
 
     search()
-    with pytest.raises(ClasswiseError, match="contains this worst-class search with these settings: add --resume"):
-        search()
+    check_refused("contains this worst-class search with these settings: add --resume", search)
     for changes, differs in (({"confidence": 0.9}, "alpha was 0.05, now 0.1"), ({"seed": 3}, "seed was 0, now 3")):
-        with pytest.raises(ClasswiseError, match=f"contains a worst-class search with other settings: {differs}"):
-            search(resume=True, **changes)
+        check_refused(f"contains a worst-class search with other settings: {differs}", search, resume=True, **changes)
     (tmp_path / "rounds.parquet").write_bytes(b"PAR1")
-    with pytest.raises(ClasswiseError, match=r"is damaged.*; remove it and resume"):
-        search(resume=True)
+    check_refused(r"is damaged.*; remove it and resume", search, resume=True)
 
 
 @pytest.mark.parametrize(

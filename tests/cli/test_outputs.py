@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from classwise.attacks.engine import Engine
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import check_writable
 from classwise.papers.store import Store
 from classwise.reporting import pages
 from classwise.training.folder import Run
 from classwise.training.setup import check_folder
 from classwise.training.trainer import Trainer
+from tests.refusals import check_refused
 
 from .conftest import QUICK, Classwise
 
@@ -79,10 +79,8 @@ def read_only() -> Iterator[Path]:
 
 
 def test_a_read_only_folder_is_noticed_by_its_owner_too(read_only: Path) -> None:
-    with pytest.raises(ClasswiseError, match="Permission denied"):
-        check_writable(read_only / "page.html")
-    with pytest.raises(ClasswiseError, match="Permission denied"):
-        check_folder(Run(read_only / "new"), resume=False)
+    check_refused("Permission denied", check_writable, read_only / "page.html")
+    check_refused("Permission denied", check_folder, Run(read_only / "new"), resume=False)
     assert os.listdir(read_only) == ["checkpoints"]  # noqa: PTH208
 
 

@@ -14,8 +14,8 @@ import classwise as cw
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.seeds import audit_seeds
-from classwise.core.errors import ClasswiseError
 from classwise.stats.seeds import mean_over_seeds
+from tests.refusals import check_refused
 
 from .conftest import QUICK, Classwise
 
@@ -132,9 +132,14 @@ def test_the_library_audits_seeds_too(runs: Path, tmp_path: Path) -> None:
     single = cw.audit(runs / "seed-3", data, "Linf:0.1", "fgsm")
     assert found[3].outcomes.frame.equals(single.outcomes.frame)
     assert cw.compare([tmp_path / "audits"]).seeds == {"audits": 2}
-    with pytest.raises(ClasswiseError, match="audit_seeds"):
-        cw.audit(runs, data, "Linf:0.1", "fgsm")
-    with pytest.raises(ClasswiseError, match="contains no runs"):
-        audit_seeds(tmp_path, data, "Linf:0.1", "fgsm")
-    with pytest.raises(ClasswiseError, match="already contains an audit; if only outputs changed: add --resume"):
-        audit_seeds(runs, data, "Linf:0.1", "fgsm", out=tmp_path / "audits")
+    check_refused("audit_seeds", cw.audit, runs, data, "Linf:0.1", "fgsm")
+    check_refused("contains no runs", audit_seeds, tmp_path, data, "Linf:0.1", "fgsm")
+    check_refused(
+        "already contains an audit; if only outputs changed: add --resume",
+        audit_seeds,
+        runs,
+        data,
+        "Linf:0.1",
+        "fgsm",
+        out=tmp_path / "audits",
+    )

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors import ray as executor
 from classwise.sweeps.executors.ray import Ray
 from classwise.sweeps.tasks import attempts
@@ -29,6 +28,7 @@ from tests.cluster.cells import (
     wait_until,
 )
 from tests.launching import write_programs
+from tests.refusals import check_refused
 
 ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
 cluster_utils = pytest.importorskip("ray.cluster_utils")
@@ -82,15 +82,12 @@ def test_killed_workers_and_nodes_lose_nothing(cluster: Any, reference: Path, tm
 
 
 def test_a_cluster_that_cannot_run_tasks_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ClasswiseError, match="cannot connect to Ray at nowhere: "):
-        Ray(address="nowhere").check()
+    check_refused("cannot connect to Ray at nowhere: ", Ray(address="nowhere").check)
     with socket.socket() as closed:  # bound, and accepts no connection
         closed.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(ClasswiseError, match=f"cannot connect to Ray at {address}: ConnectionRefusedError"):
-            Ray(address=address).check()
-    with pytest.raises(ClasswiseError, match="2 GPUs of each task: Ray has found 0 on this machine"):
-        Ray(gpus=2).check()
+        check_refused(f"cannot connect to Ray at {address}: ConnectionRefusedError", Ray(address=address).check)
+    check_refused("2 GPUs of each task: Ray has found 0 on this machine", Ray(gpus=2).check)
     assert not ray.is_initialized()
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
@@ -143,13 +140,11 @@ def test_a_port_of_another_program_is_refused(answer: bytes, said: str, monkeypa
         connection, _ = server.accept()
         with connection:
             connection.sendall(answer)
-            with pytest.raises(ClasswiseError, match=f"cannot connect to Ray at {address}: {said}"):
-                checked.result(30)
+            check_refused(f"cannot connect to Ray at {address}: {said}", checked.result, 30)
 
 
 def test_an_existing_connection_is_used_and_left_open(tmp_path: Path) -> None:
-    with pytest.raises(ClasswiseError, match="cannot connect to Ray at nowhere: "):
-        next(Ray(address="nowhere").run([tmp_path]))
+    check_refused("cannot connect to Ray at nowhere: ", next, Ray(address="nowhere").run([tmp_path]))
     folder = tmp_path / "task"
     shown = "import os; print(os.environ['OMP_NUM_THREADS'])"
     write_programs(folder, shown, "exit(3)")

@@ -14,23 +14,22 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors.slurm import Slurm, SlurmTask
 from tests.launching import write_programs
+from tests.refusals import check_refused
 
 pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
 
 
 def test_unknown_settings_are_refused() -> None:
-    with pytest.raises(ClasswiseError, match="unknown setting of Slurm 'partitoin'; did you mean 'partition'"):
-        Slurm(settings={"partitoin": "gpu"})
-    with pytest.raises(ClasswiseError, match="unknown setting of Slurm 'xyzzy'; known: account, additional_param"):
-        Slurm(settings={"xyzzy": "1"})
-    with pytest.raises(ClasswiseError, match="setting 'gpus_per_node' of Slurm: use 'gpus' instead"):
-        Slurm(settings={"gpus_per_node": "1"})
+    check_refused(
+        "unknown setting of Slurm 'partitoin'; did you mean 'partition'", Slurm, settings={"partitoin": "gpu"}
+    )
+    check_refused("unknown setting of Slurm 'xyzzy'; known: account, additional_param", Slurm, settings={"xyzzy": "1"})
+    check_refused("setting 'gpus_per_node' of Slurm: use 'gpus' instead", Slurm, settings={"gpus_per_node": "1"})
 
 
 def test_a_machine_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClasswiseError, match="there is no Slurm on this machine: sbatch was not found"):
-        Slurm().check()
+    check_refused("there is no Slurm on this machine: sbatch was not found", Slurm().check)
     for program in ("sbatch", "squeue"):
         (tmp_path / program).write_text("#!/bin/sh\n")
         (tmp_path / program).chmod(0o755)
@@ -43,12 +42,10 @@ def test_a_cluster_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPat
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/bin/sh\nprintf 'squeue: retrying\\nsqueue: no controller\\n' >&2\nexit 1\n")
     squeue.chmod(0o755)
-    with pytest.raises(ClasswiseError, match=r"^no answer from Slurm: squeue: no controller; submit from "):
-        Slurm().check()
+    check_refused(r"^no answer from Slurm: squeue: no controller; submit from ", Slurm().check)
     squeue.write_text("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr("classwise.sweeps.executors.slurm.ANSWER_SECONDS", 0.1)
-    with pytest.raises(ClasswiseError, match=r"^no answer from Slurm: squeue took more than 0\.1 s; submit from "):
-        Slurm().check()
+    check_refused(r"^no answer from Slurm: squeue took more than 0\.1 s; submit from ", Slurm().check)
 
 
 def test_jobs_that_slurm_refuses_are_one_line(

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files import storage
 from classwise.core.files.storage import (
     CHECKSUMS,
@@ -25,6 +24,7 @@ from classwise.core.files.storage import (
     verify,
     write_text,
 )
+from tests.refusals import check_refused
 
 
 def _dead(folder: Path) -> Path:
@@ -110,15 +110,13 @@ def test_a_kill_between_checksum_and_rename_leaves_a_valid_file(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", fail)
-        with pytest.raises(ClasswiseError, match="Input/output error"):
-            write_text(file, "new", checksum=True)
+        check_refused("Input/output error", write_text, file, "new", checksum=True)
     assert file.read_text() == "old"
     assert matches(file) is True
     write_text(file, "new")  # listed again, because the folder has a list
     assert matches(file) is True
     file.write_text("changed")
-    with pytest.raises(ClasswiseError, match=r"state\.pt is damaged: its SHA-256 is not in checksums\.txt; restore it"):
-        verify(file)
+    check_refused(r"state\.pt is damaged: its SHA-256 is not in checksums\.txt; restore it", verify, file)
 
 
 def test_a_truncated_line_does_not_hide_later_lines(tmp_path: Path) -> None:
@@ -179,8 +177,7 @@ def test_what_is_no_file_in_the_place_of_one_is_damaged(tmp_path: Path) -> None:
     (folder / "outcomes/part-1").unlink()
     (folder / "outcomes/part-1").mkdir()
     assert check_files(folder).damaged == [folder / "outcomes/part-0", folder / "outcomes/part-1"]
-    with pytest.raises(ClasswiseError, match="part-0 is not a regular file"):
-        verify(folder / "outcomes/part-0")
+    check_refused("part-0 is not a regular file", verify, folder / "outcomes/part-0")
 
 
 def test_files_that_were_removed_on_purpose_are_not_missing(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.papers.interval_estimators import Resampled
 from classwise.stats.counts import BoolArray, FloatArray
+from tests.refusals import check_refused
 
 LABELS = np.repeat(np.arange(4), 100)
 RANDOM = np.random.default_rng(0)
@@ -80,5 +80,4 @@ def test_a_class_with_one_image_has_an_interval_of_the_mean_only() -> None:
     ("right", "classes", "message"), [(CORRECT, 5, "class 4 has no image"), (CORRECT[0], 4, "rows, images")]
 )
 def test_bad_input(right: BoolArray, classes: int, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        Resampled(right, LABELS, classes)
+    check_refused(message, Resampled, right, LABELS, classes)

@@ -19,6 +19,7 @@ from classwise.papers.page import write_pages
 from classwise.papers.runner import run
 from classwise.training import OBJECTIVES
 from classwise.training.recipe import Recipe
+from tests.refusals import check_refused
 
 SHARED = Path(__file__).parents[2] / ".." / "shared" / "papers"
 ITEMS = catalogue.items()
@@ -100,8 +101,7 @@ def test_every_note_has_items_and_a_text() -> None:
     ],
 )
 def test_unknown_names(find: Callable[[str], object], name: str, message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        find(name)
+    check_refused(message, find, name)
 
 
 def test_panels_find_their_figure() -> None:

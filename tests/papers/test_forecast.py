@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from classwise.core.compute.rates import RATES
-from classwise.core.errors import ClasswiseError
 from classwise.data import DATA
 from classwise.models import build_model
 from classwise.papers.catalogue import experiment
@@ -15,6 +14,7 @@ from classwise.papers.networks import architecture
 from classwise.papers.runner import scale_of
 from classwise.papers.scales import SMOKE
 from classwise.training.recipe import Recipe
+from tests.refusals import check_refused
 
 
 def constant(recipe: Recipe, data: str) -> float:
@@ -116,8 +116,7 @@ def test_hours_follow_from_measured_rates() -> None:
 
 
 def test_an_item_without_the_scale_is_refused() -> None:
-    with pytest.raises(ClasswiseError, match="has no scale 'reduced'"):
-        forecast("cfa23/T4", "reduced", rate=constant)
+    check_refused("has no scale 'reduced'", forecast, "cfa23/T4", "reduced", rate=constant)
 
 
 def test_the_rate_is_measured_once_per_network() -> None:

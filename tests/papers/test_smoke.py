@@ -12,7 +12,6 @@ import pytest
 
 from classwise.auditing.run.result import Audit
 from classwise.cli.paper_results import _claim_lines, results_facts
-from classwise.core.errors import ClasswiseError
 from classwise.papers import catalogue
 from classwise.papers.catalogue import runnable
 from classwise.papers.claims import Answer, Verdict
@@ -22,6 +21,7 @@ from classwise.papers.runner import scale_of
 from classwise.papers.scales import NAMES
 from classwise.papers.tables import claims_table
 from classwise.reporting.tables import Cell
+from tests.refusals import check_refused
 
 from .conftest import Smoke
 
@@ -230,8 +230,7 @@ def test_bad_scales(item: str, scale: str, message: str, monkeypatch: pytest.Mon
     waiting = dataclasses.replace(catalogue.find("kdd21/T4"), id="kdd21/T9", experiment="", absent="masks by hand")
     items = {**catalogue.items(), waiting.id: waiting}
     monkeypatch.setattr(catalogue, "items", lambda: items)
-    with pytest.raises(ClasswiseError, match=message):
-        scale_of(item, scale)
+    check_refused(message, scale_of, item, scale)
 
 
 def test_names_of_scales() -> None:
@@ -247,5 +246,4 @@ def test_names_of_scales() -> None:
 )
 def test_damaged_results(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)
-    with pytest.raises(ClasswiseError, match=message):
-        Result.load(tmp_path / "a.json")
+    check_refused(message, Result.load, tmp_path / "a.json")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import OWNER, FolderInUseError, contents, owned
 from classwise.core.files.storage import CHECKSUMS, replacing
 from classwise.core.progress.listener import NullProgress
@@ -24,6 +23,7 @@ from classwise.papers.scales import SMOKE
 from classwise.papers.store import Store
 from classwise.training.folder import Run
 from classwise.training.recipe import Recipe
+from tests.refusals import check_refused
 
 IMAGES = load_data("digits", split="train", subset=120)
 SMOKE_RUN = Evidence(scale="smoke", trainings=1)
@@ -203,8 +203,7 @@ def test_audits_are_saved(tmp_path: Path) -> None:
 def test_other_folders_are_refused(file: str, text: str, folder: str, message: str, tmp_path: Path) -> None:
     """Such as one of another schema version."""
     (tmp_path / file).write_text(text)
-    with pytest.raises(ClasswiseError, match=message):
-        Store(tmp_path / folder)
+    check_refused(message, Store, tmp_path / folder)
 
 
 def test_two_processes_create_the_same_store(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.papers.claims import Test, evaluate
 from classwise.papers.interval_estimators import interval
 from classwise.papers.result import Evidence, Result, save_result, stored_results
 from classwise.papers.store import Store
 from classwise.stats.intervals import Estimate
+from tests.refusals import check_refused
 
 
 def result_of(item: str, value: float, *more: float) -> Result:
@@ -70,7 +70,8 @@ def test_a_damaged_result_of_the_paper_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     save_result(result_of("kdd21/T1", 1.0), store)
     store.result_file("kdd21/T1", "reduced").write_text("{", encoding="utf-8")
-    with pytest.raises(ClasswiseError, match=r"T1/reduced.json is damaged; run the experiment again"):
-        save_result(result_of("kdd21/T3", 1.0), store)
+    check_refused(
+        r"T1/reduced.json is damaged; run the experiment again", save_result, result_of("kdd21/T3", 1.0), store
+    )
     save_result(result_of("kdd21/T1", 1.0), store)
     save_result(result_of("kdd21/T3", 1.0), store)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.bounded_means import mean_intervals
 from classwise.stats.crossed import Crossed, added_by_runs, lower_bound, upper_bound
 from classwise.stats.intervals import clopper_pearson
 from classwise.stats.sample_splitting import Halves, hedged_weights
+from tests.refusals import check_refused
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), st.floats(0.0005, 0.4))
@@ -130,5 +130,4 @@ def test_intervals_of_means_contain_the_mean_and_mirror_it(values: list[int]) ->
 
 
 def test_an_invalid_level_is_an_error() -> None:
-    with pytest.raises(ClasswiseError, match=r"alpha = 0\.0"):
-        mean_intervals([0.5], np.array([0]), 1, 0.0)
+    check_refused(r"alpha = 0\.0", mean_intervals, [0.5], np.array([0]), 1, 0.0)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import (
     Interval,
@@ -22,6 +21,7 @@ from classwise.stats.intervals import (
     sidak,
     wilson,
 )
+from tests.refusals import check_refused
 from tests.stats.strategies import some_counts
 
 numbers = st.integers(1, 2000).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -169,8 +169,7 @@ def test_each_end_of_the_lowest_accuracies_fails_with_half_the_level(number: int
 
 
 def test_an_interval_of_the_lowest_accuracy_needs_images() -> None:
-    with pytest.raises(ClasswiseError, match="no class has an image"):
-        lowest_interval(ClassCounts.zeros(3))
+    check_refused("no class has an image", lowest_interval, ClassCounts.zeros(3))
 
 
 @given(some_counts(), st.integers(0, 7), st.floats(1e-6, 0.3))
@@ -197,5 +196,4 @@ def test_the_interval_of_the_lowest_accuracy_is_monotone(counts: ClassCounts, la
 @pytest.mark.parametrize("alpha", [0, 1, -0.1, 95])
 @pytest.mark.parametrize("function", [partial(wilson, 1, 2), partial(clopper_pearson, 1, 2), partial(sidak, tests=3)])
 def test_alpha_out_of_range(function: Callable[..., object], alpha: float) -> None:
-    with pytest.raises(ClasswiseError, match="alpha"):
-        function(alpha=alpha)
+    check_refused("alpha", function, alpha=alpha)

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats import OWN_METRICS
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.confusion import confusion
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.registry import Metric, MetricInputs, all_metrics, arranged, metric
+from tests.refusals import check_refused
 
 from .exact import EXACT, EXACT_OF_CONFUSION
 
@@ -184,5 +184,4 @@ def test_a_metric_that_cannot_be_used_is_refused(about: dict[str, object], retur
     def made() -> Metric:
         return metric(**({"name": "mine"} | about))(lambda counts: returned)
 
-    with pytest.raises(ClasswiseError, match=message):
-        made().value(drawn(0))
+    check_refused(message, lambda: made().value(drawn(0)))

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.counts import PairedCounts
 from classwise.stats.paired import (
     class_differences,
@@ -21,6 +20,7 @@ from classwise.stats.paired import (
     tango,
 )
 from classwise.stats.seeds import worst_difference_over_seeds
+from tests.refusals import check_refused
 from tests.stats.strategies import paired_counts
 
 Z2 = 1.959963984540054**2
@@ -179,8 +179,7 @@ def test_difference_of_minima_is_that_over_runs_for_one_run_each() -> None:
 
 def test_difference_of_minima_needs_an_image() -> None:
     none = np.zeros(3, dtype=np.int64)
-    with pytest.raises(ClasswiseError, match="no class has an image"):
-        difference_of_minima(PairedCounts(none, none, none, none))
+    check_refused("no class has an image", difference_of_minima, PairedCounts(none, none, none, none))
 
 
 def test_difference_of_minima_uses_the_intervals_of_the_minima() -> None:

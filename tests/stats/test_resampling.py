@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.resampling import percentiles, resampled_accuracies
+from tests.refusals import check_refused
 
 
 def test_joint_resampling_has_the_moments_of_the_bootstrap() -> None:
@@ -31,5 +31,4 @@ def test_percentiles_exclude_nan() -> None:
 
 
 def test_outcomes_must_have_two_dimensions() -> None:
-    with pytest.raises(ClasswiseError, match=r"\(predictions, images\)"):
-        resampled_accuracies([True, False], [0, 0], 1)
+    check_refused(r"\(predictions, images\)", resampled_accuracies, [True, False], [0, 0], 1)

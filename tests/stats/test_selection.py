@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.intervals import clopper_pearson
 from classwise.stats.selection import selected_interval
+from tests.refusals import check_refused
 
 IMAGES = 12
 
@@ -68,5 +68,6 @@ def test_the_upper_end_of_a_highest_number_is_not_corrected() -> None:
 
 
 def test_the_selected_model_is_one_of_the_models() -> None:
-    with pytest.raises(ClasswiseError, match="selected = 3: must be a position from 0 to 2"):
-        selected_interval(lambda model, alpha: (0.0, 1.0), 3, 3)
+    check_refused(
+        "selected = 3: must be a position from 0 to 2", selected_interval, lambda model, alpha: (0.0, 1.0), 3, 3
+    )

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from classwise.core.errors import ClasswiseError
 from classwise.stats.confidence_sequence import SAMPLING_SHARE, success_bounds
 from classwise.stats.counts import ClassCounts, IntArray
 from classwise.stats.intervals import clopper_pearson, lowest_interval
@@ -25,6 +24,7 @@ from classwise.stats.two_phase import (
     next_sample,
     two_phase_estimate,
 )
+from tests.refusals import check_refused
 
 
 class Outcome(NamedTuple):
@@ -250,5 +250,4 @@ ONE, TRUE, FALSE = np.zeros(1, dtype=np.int64), np.ones(2, dtype=np.bool_), np.z
     ],
 )
 def test_invalid_values(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ClasswiseError, match=message):
-        call()
+    check_refused(message, call)

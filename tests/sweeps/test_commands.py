@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files import ownership
 from classwise.core.files.ownership import ATTEMPT, OWNER
 from classwise.sweeps import commands
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.tasks import LOG, attempts, run_task, run_task_remotely
 from tests.launching import ENVIRONMENT, write_programs
+from tests.refusals import check_refused
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -99,8 +99,7 @@ def test_the_command_is_stopped_when_another_process_has_taken_the_folder(
     thread = threading.Thread(target=take)
     thread.start()
     try:
-        with pytest.raises(ClasswiseError, match="is now owned by process 7 on elsewhere"):
-            run_task(folder)
+        check_refused("is now owned by process 7 on elsewhere", run_task, folder)
     finally:
         thread.join()
     assert (tmp_path / "saved").exists()

@@ -15,13 +15,13 @@ from torch import nn
 import classwise as cw
 from classwise.auditing.run.cost import estimate
 from classwise.core.compute.rates import RATES, named_rates
-from classwise.core.errors import ClasswiseError
 from classwise.models import build_model, save_weights
 from classwise.sweeps.cost import estimate_sweep
 from classwise.sweeps.plan import Plan
 from classwise.training.cost import estimate_training
 from classwise.training.recipe import Recipe
 from tests.auditing import toys
+from tests.refusals import check_refused
 from tests.training.on_digits import TINY
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "gpu"
@@ -57,8 +57,12 @@ def test_training_follows_from_the_passes_of_the_recipe() -> None:
     assert trades.seconds == pytest.approx(at.seconds * 27 / 23)
     slow = dataclasses.replace(H100, operations=1)
     seconds = [estimate_training(Recipe.read("at", tiny | {"model.width": w}), rates=slow).seconds for w in (0.25, 0.5)]
-    with pytest.raises(ClasswiseError, match=r"'float32': the rates are those of training in bfloat16; set it to auto"):
-        estimate_training(Recipe.read("at", tiny | {"precision.dtype": "float32"}), rates=H100)
+    check_refused(
+        r"'float32': the rates are those of training in bfloat16; set it to auto",
+        estimate_training,
+        Recipe.read("at", tiny | {"precision.dtype": "float32"}),
+        rates=H100,
+    )
     assert 3.5 < seconds[1] / seconds[0] < 4  # larger networks in proportion to their operations
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.sweeps.executors import EXECUTORS, slurm
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.ray import Ray, cpus_of_a_task
 from classwise.sweeps.executors.slurm import Slurm
 from classwise.sweeps.tasks import record
+from tests.refusals import check_refused
 
 
 def test_executors_are_registered() -> None:
@@ -22,18 +22,14 @@ def test_executors_are_registered() -> None:
 def test_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for package in ("ray", "submitit"):
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ClasswiseError, match=r'^ray is not installed; run pip install "classwise\[ray\]"$'):
-        next(Ray().run([tmp_path]))
-    with pytest.raises(ClasswiseError, match=r'^submitit is not installed; run pip install "classwise\[slurm\]"$'):
-        Slurm()
+    check_refused(r'^ray is not installed; run pip install "classwise\[ray\]"$', next, Ray().run([tmp_path]))
+    check_refused(r'^submitit is not installed; run pip install "classwise\[slurm\]"$', Slurm)
 
 
 @pytest.mark.parametrize("executor", [Local, Ray, Slurm])
 def test_numbers_out_of_range(executor: type[Local] | type[Ray] | type[Slurm]) -> None:
-    with pytest.raises(ClasswiseError, match=r"^workers 0 must be at least 1$"):
-        executor(workers=0)
-    with pytest.raises(ClasswiseError, match=r"^gpus -1 must not be negative$"):
-        executor(gpus=-1)
+    check_refused(r"^workers 0 must be at least 1$", executor, workers=0)
+    check_refused(r"^gpus -1 must not be negative$", executor, gpus=-1)
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.run import main
 from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import attempts
+from tests.refusals import check_refused
 
 AUDIT: dict[str, Any] = {"function": "audit", "arguments": {"model": "runs/at"}, "out": "x"}
 TRAIN: dict[str, Any] = {"function": "train", "arguments": {"recipe": "at"}, "out": "x"}
@@ -123,8 +123,7 @@ def test_a_task_of_an_earlier_version_is_refused_by_name_and_resumed_by_its_swee
     folder = sweep.task(sweep.cells()[0])
     (folder / JOB).unlink()
     (folder / "task.json").write_text(json.dumps({"schema_version": 1, "commands": [["-c", "0"]], "processes": 1}))
-    with pytest.raises(ClasswiseError, match=r"task\.json is of an earlier version, and job\.json is missing; repeat"):
-        Job.read(folder / JOB)
+    check_refused(r"task\.json is of an earlier version, and job\.json is missing; repeat", Job.read, folder / JOB)
     prepare_sweep(plan, sweep.path)
     assert [call.function for call in Job.read(folder / JOB).calls] == ["train", "audit"]
 

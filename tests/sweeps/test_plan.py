@@ -81,8 +81,7 @@ def test_a_plan_is_the_product_without_the_excluded_points(
     left = [point for point in points if not excluded(point)]  # type: ignore[arg-type]
     parsed = Plan.read({**plan, "audits": {}, "exclude": [pattern]})
     if not left:
-        with pytest.raises(ClasswiseError, match="excludes all"):
-            parsed.cells()
+        check_refused("excludes all", parsed.cells)
         return
     cells = parsed.cells()
     found = [(cell.recipe, cell.budget, cell.data, cell.overrides, cell.seed) for cell in cells]
@@ -234,8 +233,12 @@ def test_a_model_has_settings_and_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         cell.calls(Path("run"))[0].bound(FUNCTIONS.load("audit"))
     Path("copy.yaml").write_text(plan.yaml())
     assert SweepFolder.open(prepare_sweep("copy.yaml", "sweep").path).cells() == cells
-    with pytest.raises(ClasswiseError, match="with another model_settings"):
-        prepare_sweep({"models": [normalised | {"mean": [0, 0, 0]}], "data": ["digits"]}, "sweep")
+    check_refused(
+        "with another model_settings",
+        prepare_sweep,
+        {"models": [normalised | {"mean": [0, 0, 0]}], "data": ["digits"]},
+        "sweep",
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,8 +332,7 @@ def test_an_attack_must_support_the_threat_of_the_recipe() -> None:
 def test_bad_files_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "plan.yaml"
     file.write_bytes(content)
-    with pytest.raises(ClasswiseError, match=message):
-        Plan.read(file)
+    check_refused(message, Plan.read, file)
 
 
 def test_the_copy_of_a_plan_has_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,10 +361,13 @@ def test_a_plan_may_grow_but_not_change(tmp_path: Path) -> None:
     prepare_sweep(plan, out)
     sweep = prepare_sweep(plan | {"seeds": [0, 1]}, out)
     assert [cell.name for cell in sweep.cells()] == ["at-digits-seed0", "at-digits-seed1"]
-    with pytest.raises(ClasswiseError, match=r"contains a cell at-digits-seed0 with another overrides: it was \{\}"):
-        prepare_sweep(plan | {"set": {"epochs": 1}}, out)
-    with pytest.raises(ClasswiseError, match="with another audit quick"):
-        prepare_sweep(plan | {"audits": {"quick": {"attack": "pgd"}}}, out)
+    check_refused(
+        r"contains a cell at-digits-seed0 with another overrides: it was \{\}",
+        prepare_sweep,
+        plan | {"set": {"epochs": 1}},
+        out,
+    )
+    check_refused("with another audit quick", prepare_sweep, plan | {"audits": {"quick": {"attack": "pgd"}}}, out)
     assert [cell.overrides for cell in sweep.cells()] == [{}, {}]
 
 
@@ -375,18 +380,14 @@ def test_the_files_of_a_recipe_may_not_change(tmp_path: Path, monkeypatch: pytes
     Path("mine.yaml").write_text("extends: base.yaml\ndescription: the same settings\n")
     prepare_sweep(plan | {"seeds": [0, 1]}, "sweep")
     Path("base.yaml").write_text("extends: at\nepochs: 4\n")
-    with pytest.raises(ClasswiseError, match=r"cell mine-digits-seed0 whose recipe .*mine.yaml had other settings"):
-        prepare_sweep(plan, "sweep")
+    check_refused(r"cell mine-digits-seed0 whose recipe .*mine.yaml had other settings", prepare_sweep, plan, "sweep")
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ClasswiseError, match="is not empty and contains no sweep"):
-        prepare_sweep(DIGITS, tmp_path)
-    with pytest.raises(ClasswiseError, match="is a file"):
-        prepare_sweep(DIGITS, tmp_path / "file")
-    with pytest.raises(ClasswiseError, match="contains no sweep; start one"):
-        SweepFolder.open(tmp_path)
+    check_refused("is not empty and contains no sweep", prepare_sweep, DIGITS, tmp_path)
+    check_refused("is a file", prepare_sweep, DIGITS, tmp_path / "file")
+    check_refused("contains no sweep; start one", SweepFolder.open, tmp_path)
 
 
 def test_nothing_is_written_for_a_bad_plan(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from classwise.auditing.run.result import Audit
 from classwise.cli import main
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.sharding import ShardOptions
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
 from classwise.data import load_data
 from classwise.models import build_model, save_weights
@@ -28,6 +27,7 @@ from classwise.sweeps.executors.base import Executor, Finished
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import LOG, run_task
 from tests.launching import ENVIRONMENT
+from tests.refusals import check_refused
 
 WORDS = ["--data=digits", "--subset=40", "--threat=Linf:0.1", "--attack=fgsm", "--attack=pgd:steps=2"]
 
@@ -156,8 +156,7 @@ def test_a_job_runs_in_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert run_task(tmp_path / "task") == 0
     assert (tmp_path / "task" / LOG).read_text() == f"{tmp_path} helped 1\n"
     Job(calls=(call,), directory=str(tmp_path / "gone")).write(tmp_path / "task")
-    with pytest.raises(ClasswiseError, match=r"job.json: the directory .*gone does not exist on this machine"):
-        run_task(tmp_path / "task")
+    check_refused(r"job.json: the directory .*gone does not exist on this machine", run_task, tmp_path / "task")
 
 
 def test_shards_and_their_merge_have_the_options_of_the_command(
@@ -187,8 +186,7 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
 
 def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shards, ray = ShardOptions(shards=2), ClusterOptions(on="ray")
-    with pytest.raises(ClasswiseError, match="give the batch size of the shards, as in --batch-size 512"):
-        shards.device(ray, "meta", None)
+    check_refused("give the batch size of the shards, as in --batch-size 512", shards.device, ray, "meta", None)
     assert shards.device(ray, "meta", 512) == "cpu"
     assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=64"]) == 2
     assert capsys.readouterr().err == "classwise: device 'meta' computes no values; cpu is always available\n"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import OWNER, owned
 from classwise.core.progress.listener import NullProgress
 from classwise.core.progress.record import FILE, recorded
@@ -21,6 +20,7 @@ from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB
 from classwise.sweeps.status import SILENT_SECONDS, CellStatus, counts_text, sweep_status
 from classwise.sweeps.tasks import ATTEMPTS, LOG
+from tests.refusals import check_refused
 
 HERE = platform.node()
 
@@ -161,5 +161,4 @@ def test_counts() -> None:
 
 def test_damaged_cells_are_refused(sweep: SweepFolder) -> None:
     sweep.cells_file.write_text("{}\n")
-    with pytest.raises(ClasswiseError, match="damaged"):
-        sweep_status(sweep.path)
+    check_refused("damaged", sweep_status, sweep.path)

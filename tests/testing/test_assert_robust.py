@@ -13,12 +13,12 @@ import pytest
 from torch import Tensor
 
 from classwise.auditing.criteria.thresholds import Threshold
-from classwise.core.errors import ClasswiseError
 from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust, robustness
 from tests.auditing.toys import images, model
+from tests.refusals import check_refused
 
 SETTINGS: dict[str, Any] = {"threat": "Linf:0.02", "attacks": "fgsm", "guards": "off"}
 ROOT = Path(__file__).parents[2]
@@ -47,12 +47,16 @@ def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
 
 
 def test_a_requirement_is_required() -> None:
-    with pytest.raises(ClasswiseError, match="nothing is required; give worst="):
-        assert_robust(model(), images(), **SETTINGS)
-    with pytest.raises(ClasswiseError, match="fail_if = 'worst\\(all\\) < 1': must be a list of text"):
-        assert_robust(model(), images(), fail_if="worst(all) < 1", **SETTINGS)
-    with pytest.raises(ClasswiseError, match="limit 20 must be between 0 and 1"):
-        assert_robust(model(), images(), worst=20, **SETTINGS)
+    check_refused("nothing is required; give worst=", assert_robust, model(), images(), **SETTINGS)
+    check_refused(
+        "fail_if = 'worst\\(all\\) < 1': must be a list of text",
+        assert_robust,
+        model(),
+        images(),
+        fail_if="worst(all) < 1",
+        **SETTINGS,
+    )
+    check_refused("limit 20 must be between 0 and 1", assert_robust, model(), images(), worst=20, **SETTINGS)
 
 
 def test_audits_are_cached_by_model_data_and_settings(tmp_path: Path) -> None:

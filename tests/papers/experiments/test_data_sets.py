@@ -15,7 +15,7 @@ from scipy.io import savemat
 from classwise.analysis.trend import trend
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError, DataNotFoundError
+from classwise.core.errors import DataNotFoundError
 from classwise.data import DATA
 from classwise.data.images import Images
 from classwise.data.sets import loading
@@ -39,6 +39,7 @@ from classwise.papers.runner import run
 from classwise.papers.scales import FULL, MNIST, OWN_DATA, PAPER_DATA, Scale, on_data_set
 from classwise.papers.store import Store
 from classwise.training.folder import Run
+from tests.refusals import check_refused
 
 from ..conftest import Smoke
 
@@ -185,10 +186,9 @@ def test_curves_on_test_images_without_a_validation_split(svhn: Path, monkeypatc
 
 def test_no_data_set_is_available(svhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_wise, "DATA_SETS", {"smoke": ("stl10", "nowhere")})
-    with pytest.raises(
-        ClasswiseError, match=r"none of the data sets stl10, nowhere is available: stl10 \(train\) is not"
-    ):
-        run("kdd21/F1", "smoke", svhn)
+    check_refused(
+        r"none of the data sets stl10, nowhere is available: stl10 \(train\) is not", run, "kdd21/F1", "smoke", svhn
+    )
 
 
 def images(classes: Sequence[int], per_class: int, split: str, of: int = 6) -> Images:
@@ -391,5 +391,4 @@ def test_curves_of_some_classes(smoke: Smoke) -> None:
     assert set(some.classes["class"]) == {"3", "7"}
     chosen = whole.classes[whole.classes["class"].isin(["3", "7"])].groupby("epoch")["accuracy"].min()
     assert some.epochs.set_index("epoch")["worst"].tolist() == chosen.tolist()
-    with pytest.raises(ClasswiseError, match=r"'AT': labels \[99\]: none is a class of the run"):
-        trend({"AT": run_folder}, labels=[99])
+    check_refused(r"'AT': labels \[99\]: none is a class of the run", trend, {"AT": run_folder}, labels=[99])

@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
-from classwise.core.errors import ClasswiseError
 from classwise.data.sets.imagenet import ImageNet
 from classwise.data.sets.loading import load_data
 from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.papers.runner import check_inputs, run
 from classwise.papers.user_inputs import UserInputs, with_imagenet_labels
+from tests.refusals import check_refused
 
 IDS = (ImageNet.ids[3], ImageNet.ids[700], ImageNet.ids[950])
 COLOURS = ((210, 40, 40), (40, 210, 40), (40, 40, 210))
@@ -124,8 +124,7 @@ def test_imagenet_weights_get_its_normalisation(tmp_path: Path) -> None:
 def test_a_model_is_named_once(tmp_path: Path) -> None:
     file = str(weights(tmp_path, "a.safetensors", 0))
     images = load_data(photographs(tmp_path / "photos", ("ant", "bee", "cow"), 1))
-    with pytest.raises(ClasswiseError, match=r"--model .*a.safetensors is given twice"):
-        UserInputs(models=[file, file]).load_models(images, "cpu")
+    check_refused(r"--model .*a.safetensors is given twice", UserInputs(models=[file, file]).load_models, images, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -139,5 +138,4 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
     ],
 )
 def test_inputs_are_checked(item: str, scale: str, inputs: dict[str, object], line: str) -> None:
-    with pytest.raises(ClasswiseError, match=line):
-        check_inputs(item, scale, UserInputs(**inputs))  # type: ignore[arg-type]
+    check_refused(line, check_inputs, item, scale, UserInputs(**inputs))  # type: ignore[arg-type]

@@ -43,7 +43,9 @@ def written(folder: Path, robust: np.ndarray[tuple[int, int], np.dtype[np.float6
         for c, value in enumerate(values)
     ]
     pd.DataFrame(rows).to_parquet(folder / "epochs.parquet")
-    (folder / "events.jsonl").write_text(json.dumps({"event": "selected", "which": "best", "epoch": best, "score": 1}))
+    (folder / "events.jsonl").write_text(
+        json.dumps({"event": "selected", "which": "best", "epoch": best, "score": 1}) + "\n"
+    )
     return Run.open(folder)
 
 

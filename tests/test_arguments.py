@@ -186,6 +186,13 @@ def test_a_path_that_no_file_system_accepts(path: str) -> None:
     assert DECORATED["audit"].validated("out", "x" * 255) == "x" * 255
 
 
+def test_a_path_through_a_link_to_itself(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    for path in (tmp_path / "loop", tmp_path / "loop" / "below"):
+        message = r"audit\(\): out = .* must be .*path.*; a symbolic link in it leads to itself"
+        check_refused(message, DECORATED["audit"].validated, "out", path)
+
+
 def test_data_are_neither_copied_nor_read() -> None:
     stream, array, model, attacks = iter([1]), np.zeros((3, 2)), nn.Sequential(nn.Flatten()), iter(["fgsm"])
     accepts = DECORATED["audit"].validated

@@ -147,7 +147,11 @@ WRONG: dict[str, tuple[Any, str]] = {
         r"2 classes have the highest score; each image must have one",
     ),
     "NaN": ([(ITEM[0], [np.nan, 0, 1], {"id": 0})], r"some scores are NaN"),
-    "number": ([(ITEM[0], 2, {"id": 0})], r"target of shape \(\), expected \(C,\), one score per class"),
+    "number": ([(ITEM[0], 2, {"id": 0})], r"target of shape \(\) .*, expected \(C,\), one score per class"),
+    "complex": (
+        [(ITEM[0], np.ones(3, complex), {"id": 0})],
+        r"target of shape \(3,\) and type torch.complex128, expected",
+    ),
     "boxes": ([(ITEM[0], object(), {"id": 0})], r"item 0, target: values of type object cannot be converted"),
     "no channels": (
         [(ITEM[0][0], ITEM[1], {"id": 0})],
@@ -170,7 +174,7 @@ def test_wrong_items(kind: str) -> None:
         cw.load_data(Listed(items))
 
 
-@pytest.mark.parametrize("names", [{3: "d"}, {-1: "a"}, {"a": 0}, ["a"]])
+@pytest.mark.parametrize("names", [{3: "d"}, {-1: "a"}, {"a": 0}, ["a"], {float("inf"): "a"}])
 def test_wrong_names_and_options(names: Any) -> None:
     with pytest.raises(cw.ClasswiseError, match=r"^photos: index2label"):
         cw.load_data(Listed([ITEM], index2label=names))
@@ -237,6 +241,8 @@ def test_the_identity_of_a_model_has_its_weights() -> None:
     flat.weight = np.ones((36,), np.float32)
     with pytest.raises(cw.ClasswiseError, match=r"model linear returns scores of shape \(2,\) for 2 images"):
         cw.load_model(flat)(IMAGES.x[:2])
+    with pytest.raises(cw.ClasswiseError, match="model linear returns complex scores of shape"):
+        cw.load_model(Linear(weight * 1j))(IMAGES.x[:2])
 
 
 def test_unwrap_evaluates_the_module() -> None:
@@ -348,6 +354,10 @@ def test_wrong_batches() -> None:
         (([image], [target, target], [datum]), "batch of 1 images, 2 targets and 1 metadata"),
         (([image], [[1, 1]], [datum]), "image 0: target .* 2 classes have the highest score"),
         (([image * 255], [target], [datum]), r"images: pixels range .* divide by 255"),
+        (([image], [target], [None]), "image 0: the metadata have no id"),
+        (([image], [np.eye(9)[8]], [datum]), "targets: class 8, and the model has 3 classes"),
+        (None, "batch: NoneType, expected a tuple of images, targets and metadata"),
+        (([image], [target]), "batch: tuple, expected a tuple of images, targets and metadata"),
     ]
     for batch, message in batches:
         with pytest.raises(cw.ClasswiseError, match=message):
@@ -381,7 +391,13 @@ def test_the_metric_adds_batches_and_is_reset() -> None:
         metric.compute()
     for predictions, message in (
         (scores[:1], "1 predictions for 2 targets"),
+        (scores[:2].astype(complex), "predictions of type torch.complex128; expected logits or probabilities"),
         (scores[:2, :3], r"predictions of shape \(2, 3\) and targets of 4 classes; expected \(2, 4\)"),
     ):
         with pytest.raises(cw.ClasswiseError, match=message):
             metric.update(list(predictions), list(targets[:2]), metadata[:2])
+    unread: Any = None
+    with pytest.raises(cw.ClasswiseError, match="predictions: NoneType, expected one for each image"):
+        metric.update(unread, list(targets[:2]), metadata[:2])
+    with pytest.raises(cw.ClasswiseError, match=r"class names: .* expected a name for each class from 0 on"):
+        ClassAccuracy({0: "a", 2: "b", 4: "c", 6: "d"})

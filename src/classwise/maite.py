@@ -200,8 +200,12 @@ class AttackAugmentation:
         """A batch of adversarial images, with the same targets and metadata.
 
         Raises:
-            ClasswiseError: for images that `classwise.attack` rejects, targets without a class, or a missing ``id``.
+            ClasswiseError: for images that `classwise.attack` rejects, targets without a class or of a class that the
+                model does not have, or a missing ``id``.
         """
+        parts = batch if isinstance(batch, tuple | list) else ()
+        if len(parts) != 3 or not all(hasattr(part, "__len__") for part in parts):
+            raise ClasswiseError(f"batch: {type(batch).__name__}, expected a tuple of images, targets and metadata")
         inputs, targets, metadata = batch
         x = _pixels(inputs)
         y = torch.tensor([label_of(target, f"image {row}")[0] for row, target in enumerate(targets)])
@@ -210,7 +214,10 @@ class AttackAugmentation:
             raise ClasswiseError(f"batch of {len(x)} images, {len(y)} targets and {len(index)} metadata; must be equal")
         device = device_of(self._model)
         with evaluating(self._model), torch.no_grad(), true_float32(device):
-            correct = predicts(self._model(x.to(device)), y.to(device)).cpu()
+            logits = self._model(x.to(device))
+            if len(y) and int(y.max()) >= logits.shape[1]:
+                raise ClasswiseError(f"targets: class {int(y.max())}, and the model has {logits.shape[1]} classes")
+            correct = predicts(logits, y.to(device)).cpu()
         if bool(correct.any()):
             given = x[correct], y[correct], self._suite
             options: dict[str, Any] = {"batch_size": self._batch_size, "seed": self._seed}
@@ -228,7 +235,7 @@ class ClassAccuracy:
         confidence: of the intervals.
 
     Raises:
-        ClasswiseError: for names that are not distinct.
+        ClasswiseError: for names that are not distinct, or a mapping without a name for each class from 0 on.
 
     Example:
         >>> from classwise.maite import ClassAccuracy
@@ -245,7 +252,9 @@ class ClassAccuracy:
         self, class_names: Sequence[str] | Mapping[int, str] | None = None, *, confidence: Level = 0.95
     ) -> None:
         if isinstance(class_names, Mapping):
-            class_names = [class_names[label] for label in sorted(class_names)]
+            if {*class_names} != {*range(len(class_names))}:
+                raise ClasswiseError(f"class names: {class_names!r:.80}: expected a name for each class from 0 on")
+            class_names = [class_names[label] for label in range(len(class_names))]
         self._names = None if class_names is None else checked_names(class_names, "class names")
         self._alpha = alpha_of(confidence)
         self.metadata = {"id": "class accuracy"}
@@ -265,19 +274,24 @@ class ClassAccuracy:
             ClasswiseError: for another number of predictions than targets, or of classes than before.
         """
         del metadata
+        for name, value in (("predictions", predictions), ("targets", targets)):
+            if not hasattr(value, "__len__"):
+                raise ClasswiseError(f"{name}: {type(value).__name__}, expected one for each image")
         if not len(predictions) == len(targets):
             raise ClasswiseError(f"{len(predictions)} predictions for {len(targets)} targets; must be equal")
         if not len(targets):
             return
         labels, classes = zip(*(label_of(target, f"image {row}") for row, target in enumerate(targets)), strict=True)
-        scores = as_tensor([np.asarray(prediction) for prediction in predictions], "predictions").double()
+        scores = as_tensor([np.asarray(prediction) for prediction in predictions], "predictions")
         expected = len(self._names) if self._names else classes[0] if self._counts is None else self._counts.num_classes
         if {*classes} != {expected} or scores.shape != (len(labels), expected):
             raise ClasswiseError(
                 f"predictions of shape {tuple(scores.shape)} and targets of {max(classes)} classes; expected "
                 f"({len(labels)}, {expected})"
             )
-        correct = predicts(scores, torch.tensor(labels)).numpy()
+        if scores.is_complex():
+            raise ClasswiseError(f"predictions of type {scores.dtype}; expected logits or probabilities")
+        correct = predicts(scores.double(), torch.tensor(labels)).numpy()
         counts = ClassCounts.from_labels(np.asarray(labels), correct, expected)
         self._counts = counts if self._counts is None else self._counts + counts
 
@@ -327,9 +341,10 @@ def _pixels(images: Sequence[ArrayLike]) -> Tensor:
 
 def _index_of(metadata: Mapping[str, Any], row: int) -> int:
     """The number of an image in the random numbers: its id if that is such a number, else a hash of it."""
-    if "id" not in metadata:
+    if not isinstance(metadata, Mapping) or "id" not in metadata:
         raise ClasswiseError(f"image {row}: the metadata have no id")
     value = metadata["id"]
     if isinstance(value, int | np.integer) and 0 <= value <= limits.INTEGER:
         return int(value)
-    return int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8).digest(), "little") >> 1
+    text = str(value).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1

@@ -52,6 +52,8 @@ class Case:
         around: makes a context in which the command runs, such as another state of torch.
         after: commands that are run in the same folder afterwards. They must succeed, and those with ``--json`` print the
             same numbers.
+        call: calls the Python API in place of the command. Its exit status is that of a command with the same error, 1 for
+            an AssertionError, and 0 if it returns.
         heavy: whether its files or its work take seconds; only ``make test-hostile`` runs it.
         optimise: the level of optimisation of an interpreter that is started for it; 0 for none.
     """
@@ -65,6 +67,7 @@ class Case:
     check: Callable[[Any], list[str]] | None = None
     around: Callable[[], AbstractContextManager[object]] = nullcontext
     after: tuple[tuple[str, ...], ...] = ()
+    call: Callable[[Shared], object] | None = None
     heavy: bool = False
     optimise: int = 0
 

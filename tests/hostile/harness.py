@@ -21,14 +21,16 @@ from random import Random
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from classwise.cli import main
+from classwise.cli import concluded, main
 from tests.hostile import (
     ambient,
+    assertions,
     callables,
     checkpoints,
     comparisons,
     files,
     image_folders,
+    maite_protocols,
     names,
     optimisation,
     options,
@@ -61,6 +63,8 @@ CATEGORIES = {
     "optimisation levels": optimisation,
     "ambient states": ambient,
     "threads": threads,
+    "MAITE": maite_protocols,
+    "assert_robust": assertions,
 }
 SEED = 20
 SECONDS = 20.0
@@ -233,7 +237,7 @@ def _child(case: Case, shared: Shared, folder: Path, streams: Path) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
         with case.around():
-            status = main(case.command(shared))
+            status = status_of(case, shared)
     except SystemExit:
         traceback.print_exc()
         status = EXITED
@@ -243,6 +247,23 @@ def _child(case: Case, shared: Shared, folder: Path, streams: Path) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     return status
+
+
+def status_of(case: Case, shared: Shared) -> int:
+    """Run the command, or the call of the Python API, in this process; returns the exit status."""
+    call = case.call
+    if call is None:
+        return main(case.command(shared))
+
+    def work() -> int:
+        try:
+            call(shared)
+        except AssertionError as error:
+            print(str(error).partition("\n")[0], file=sys.stderr)
+            return 1
+        return 0
+
+    return concluded(work)
 
 
 def judge(case: Case, result: Result, touched: Sequence[str], reference: Result | None = None) -> list[str]:

@@ -10,13 +10,11 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from classwise.cli import main
 from tests.hostile.case import CLEAN_AUDIT, Case, Shared
 from tests.hostile.harness import (
     CATEGORIES,
@@ -31,6 +29,7 @@ from tests.hostile.harness import (
     prepare,
     problems_in_files,
     snapshot,
+    status_of,
     write_files,
 )
 
@@ -73,15 +72,15 @@ def patience() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run(words: list[str], around: Callable[[], AbstractContextManager[object]] = nullcontext) -> Result:
+def run(case: Case, shared: Shared) -> Result:
     """The command in this process, with what it prints."""
     out, err = io.StringIO(), io.StringIO()
     modules, paths, here = set(sys.modules), list(sys.path), Path.cwd()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), patience():
         warnings.simplefilter("default")
         try:
-            with around():
-                status = main(words)
+            with case.around():
+                status = status_of(case, shared)
         except SystemExit:
             status = EXITED
         except BaseException:
@@ -104,7 +103,7 @@ def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     common = shared.run.parent
     before = snapshot(tmp_path, OUTPUTS) | snapshot(common)
-    result = run(case.command(shared), case.around)
+    result = run(case, shared)
     touched = differences(before, snapshot(tmp_path, OUTPUTS) | snapshot(common))
     assert [*judge(case, result, touched), *problems_in_files(case, tmp_path)] == [], result.err[-2000:]
 
@@ -112,9 +111,9 @@ def test_a_hostile_input(shared: Shared, tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_numbers_after_all_that(shared: Shared, tmp_path: Path) -> None:
     """The control: the audit of the shared run gives the numbers that it was saved with."""
-    result = run([*Case("control", CLEAN_AUDIT).command(shared), f"--out={tmp_path / 'out'}"])
+    result = run(Case("control", (*CLEAN_AUDIT, f"--out={tmp_path / 'out'}")), shared)
     assert result.status == 0, result
-    again = run([*Case("control", CLEAN_AUDIT).command(shared), f"--out={tmp_path / 'again'}"])
+    again = run(Case("control", (*CLEAN_AUDIT, f"--out={tmp_path / 'again'}")), shared)
     assert numbers(result.out) == numbers(again.out)
     from classwise.auditing.run.result import Audit
 

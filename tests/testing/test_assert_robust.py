@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import Tensor
 
@@ -17,6 +18,8 @@ from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust, robustness
+from classwise.testing.robustness import _conditions
+from classwise.threat.ball import Threat
 from tests.auditing.toys import images, model
 from tests.refusals import check_refused
 
@@ -57,6 +60,23 @@ def test_a_requirement_is_required() -> None:
         **SETTINGS,
     )
     check_refused("limit 20 must be between 0 and 1", assert_robust, model(), images(), worst=20, **SETTINGS)
+
+
+def test_requirements_of_any_number_type() -> None:
+    for worst in (np.float16(0.2), np.float32(0.2), np.longdouble(0.2), 0.2):
+        assert _conditions(worst, None, (), ()) == [Threshold.parse("worst(all) < 0.2")]
+    for worst, message in ((5e-324, "a fraction of at most 300 digits"), (1e300, "must be below 1e100")):
+        check_refused(message, _conditions, worst, None, (), ())
+    check_refused("must be a finite number", _conditions, np.longdouble("nan"), None, (), ())
+    message = "worst = a value of type int that is too long: must be"
+    check_refused(message, assert_robust, model(), images(9), worst=10**5000)
+    check_refused("epsilon = a value of type int that is too long", Threat, "Linf", 10**5000)
+
+
+def test_a_cache_beside_an_output_folder_is_refused(tmp_path: Path) -> None:
+    folders = {"out": tmp_path / "a", "cache": tmp_path / "c"}
+    message = "out and cache exclude each other"
+    check_refused(message, assert_robust, model(), images(9), worst=0.0, **SETTINGS, **folders)
 
 
 def test_audits_are_cached_by_model_data_and_settings(tmp_path: Path) -> None:
@@ -115,6 +135,7 @@ TESTS = """
 from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust
 from tests.auditing.toys import images, model
+from tests.refusals import check_refused
 
 def test_passes():
     assert_robust(model(), images(), worst=0.0, threat="Linf:0.02", attacks="fgsm", guards="off")

@@ -48,7 +48,7 @@ def class_names_of(metadata: Mapping[str, Any], where: str, classes: int | None 
         return tuple(map(str, range(classes or 0)))
     try:
         names = {int(label): str(name) for label, name in given.items()}
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ClasswiseError(f"{where}: index2label = {given!r:.80}: must map class numbers to names") from error
     classes = max(names) + 1 if classes is None else classes
     if outside := [label for label in names if not 0 <= label < classes]:
@@ -60,11 +60,12 @@ def label_of(target: Any, where: str) -> tuple[int, int]:
     """The class with the highest score of a target, one-hot or scores (C,), and C.
 
     Raises:
-        ClasswiseError: for another shape, NaN, or several classes with the highest score.
+        ClasswiseError: for another shape, complex numbers, NaN, or several classes with the highest score.
     """
     scores = as_tensor(target, f"{where}, target")
-    if scores.ndim != 1 or not len(scores):
-        raise ClasswiseError(f"{where}: target of shape {tuple(scores.shape)}, expected (C,), one score per class")
+    if scores.ndim != 1 or not len(scores) or scores.is_complex():
+        form = f"shape {tuple(scores.shape)} and type {scores.dtype}"
+        raise ClasswiseError(f"{where}: target of {form}, expected (C,), one score per class")
     scores = scores.double()
     highest = int((scores == scores.max()).sum())
     if highest != 1:

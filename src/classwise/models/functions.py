@@ -175,13 +175,14 @@ class MaiteModel(FunctionModel):
 
     def forward(self, x: Tensor) -> Tensor:
         """The scores (N, C) of images (N, channels, H, W)."""
-        scores = as_tensor([*self._outputs(list(x.detach().cpu().numpy()))], f"model {self.name}").float()
-        if scores.ndim != 2 or len(scores) != len(x):
+        scores = as_tensor([*self._outputs(list(x.detach().cpu().numpy()))], f"model {self.name}")
+        if scores.ndim != 2 or len(scores) != len(x) or scores.is_complex():
+            kind = "complex scores" if scores.is_complex() else "scores"
             raise ClasswiseError(
-                f"model {self.name} returns scores of shape {tuple(scores.shape)} for {len(x)} images; expected (C,) "
+                f"model {self.name} returns {kind} of shape {tuple(scores.shape)} for {len(x)} images; expected (C,) "
                 "for each image"
             )
-        return scores.to(x.device)
+        return scores.float().to(x.device)
 
     def _outputs(self, images: list[np.ndarray[Any, Any]]) -> Any:
         found: Any = call_user_code(self._function, images)  # type: ignore[arg-type]  # not a batch of images, but their list

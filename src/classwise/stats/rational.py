@@ -24,7 +24,7 @@ more than this.
 """
 DECIMALS = 20
 """A number with at most this many decimals is written as a decimal, any other as a fraction."""
-DENOMINATORS: Mapping[type, int] = {float: 10**7, np.float64: 10**7, np.float32: 2048}
+DENOMINATORS: Mapping[type, int] = {float: 10**7, np.float64: 10**7, np.float32: 2048, np.float16: 16}
 """The largest denominator of a fraction that a float represents: two such fractions never round to the same float."""
 _DECIMAL = re.compile(
     r"(?P<digits>[+-]?(?:[0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100})(?:[eE][+-]?[0-9]{1,2})?)(?P<percent>\s*%)?"
@@ -68,6 +68,8 @@ def as_rational(value: Fraction | float | np.float32) -> Fraction:
     if kind in DENOMINATORS and math.isfinite(value):
         near = Fraction(float(value)).limit_denominator(DENOMINATORS[kind])
         return near if kind(float(near)) == value else Fraction(str(value))
+    if isinstance(value, np.longdouble) and math.isfinite(value):
+        return as_rational(float(value))
     if isinstance(value, Rational) and kind is not bool:
         return Fraction(value)
     raise ClasswiseError(f"number {value!r}: must be a finite number such as 0.2")
@@ -76,12 +78,17 @@ def as_rational(value: Fraction | float | np.float32) -> Fraction:
 def rational_text(value: Fraction) -> str:
     """The number as text that `parse_rational` reads: a decimal of at most `DECIMALS` decimals, or a fraction.
 
+    Raises:
+        ClasswiseError: if it has more digits than `parse_rational` reads.
+
     Example:
         >>> from fractions import Fraction
         >>> from classwise.stats.rational import rational_text
         >>> rational_text(Fraction(-1, 50)), rational_text(Fraction(1, 3))
         ('-0.02', '1/3')
     """
+    if abs(value) >= 10**100 or value.denominator >= 10**300:
+        raise ClasswiseError("number: must be below 1e100, and a fraction of at most 300 digits")
     places = next((number for number in range(DECIMALS + 1) if not 10**number % value.denominator), None)
     if places is None:
         return str(value)

@@ -80,9 +80,8 @@ def assert_robust(
     """
     __tracebackhide__ = True
     conditions = _conditions(worst, overall, fail_if, require)
-    folder = cache or environment_cache() or cache_folder()
-    if not {"out", "resume"} & options.keys():
-        options["cache"] = folder
+    if cache or not {"out", "resume"} & options.keys():
+        options["cache"] = cache or environment_cache() or cache_folder()
     result = audit(model, data, threat, attacks, **options)
     failed = [threshold for threshold in conditions if threshold.holds(result)]
     if failed:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
+from classwise.core.settings.arguments import shown
 from classwise.core.settings.config import number
 from classwise.data.sets import usual_threat
 
@@ -55,10 +56,10 @@ def check_radius(norm: str, epsilon: object) -> None:
     Raises:
         ClasswiseError: if it is not a number from 0 to `limits.RADIUS`, or for spatial threats to `SPATIAL_RADIUS`.
     """
-    if isinstance(epsilon, bool) or not (isinstance(epsilon, Real) and 0 <= float(epsilon) <= limits.RADIUS):
+    if isinstance(epsilon, bool) or not (isinstance(epsilon, Real) and not epsilon < 0 and epsilon <= limits.RADIUS):
         hint = f"; for text use Threat.parse('{norm}:{epsilon}')" if isinstance(epsilon, str) else ""
         raise ClasswiseError(
-            f"epsilon = {epsilon!r}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"
+            f"epsilon = {shown(epsilon)}: radius must be a number from 0 to {limits.RADIUS:,}, such as 8/255{hint}"
         )
     if norm == "spatial" and float(epsilon) > SPATIAL_RADIUS:
         raise ClasswiseError(

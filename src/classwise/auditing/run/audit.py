@@ -63,7 +63,7 @@ def audit(
         attacks: see `classwise.auditing.run.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need
             gradients are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
-        cache: a folder of audits that is used in place of ``out``: the same audit is loaded from it, or saved there.
+        cache: a folder of audits, in place of ``out``: the same audit is loaded from it, or saved there.
             Attacks of your own and streams are not cached, since their code and images are not part of the key.
         resume: continue the audit in ``out``, which must have the same settings.
         progress: True shows a progress bar; or a listener.
@@ -90,6 +90,8 @@ def audit(
         raise ClasswiseError(
             f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
+    if out is not None and cache is not None:
+        raise ClasswiseError("audit(): out and cache exclude each other, since both say where the audit is saved")
     shards = options.get("shards")
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
         started, suite = time.monotonic(), parse_attacks(attacks, norm_of(threat))

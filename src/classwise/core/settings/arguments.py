@@ -181,7 +181,7 @@ class Arguments:
                 if isinstance(cause, ClasswiseError):
                     raise cause from None
             why = next((f"; {cause}" for cause in causes if isinstance(cause, PathError)), "")
-            raise ArgumentError(f"{self.label}(): {name} = {_shown(value)}: must be {kind.text}{why}") from None
+            raise ArgumentError(f"{self.label}(): {name} = {shown(value)}: must be {kind.text}{why}") from None
 
 
 class _Names(dict[str, Any]):
@@ -202,5 +202,9 @@ _REPR.maxstring = _REPR.maxother = 60
 _REPR.maxlong = 40
 
 
-def _shown(value: Any) -> str:
-    return " ".join(_REPR.repr(value).split())
+def shown(value: Any) -> str:
+    """A value on one line of limited length, for messages."""
+    try:
+        return " ".join(_REPR.repr(value).split())
+    except ValueError:  # an integer of more digits than Python prints
+        return f"a value of type {type(value).__name__} that is too long"

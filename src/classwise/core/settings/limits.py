@@ -6,6 +6,7 @@ each is far above the size of usual recipes, data sets and checkpoints.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from pathlib import Path
@@ -97,6 +98,10 @@ def impossible_path(path: str | os.PathLike[str]) -> str:
     longest = max((len(os.fsencode(name)) for name in Path(text).parts), default=0)
     if longest > FILE_NAME_BYTES or len(os.fsencode(text)) > PATH_BYTES:
         return f"a name in a path has at most {FILE_NAME_BYTES} bytes, and a path {PATH_BYTES}"
+    try:
+        Path(text).stat()
+    except OSError as error:
+        return "a symbolic link in it leads to itself" if error.errno == errno.ELOOP else ""
     return ""
 
 

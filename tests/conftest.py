@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -22,6 +23,10 @@ hypothesis.settings.register_profile("many-examples", deadline=None, max_example
 hypothesis.settings.load_profile("same-examples")
 
 torch.set_num_threads(1)
+
+# As on a terminal, also under nohup, whose processes ignore it.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No test has a power failure; those of full disks replace it again.
 os.fsync = lambda fd: None

@@ -91,7 +91,8 @@ DOCUMENTED = ("classwise.stats.", "classwise.core.", "classwise.sweeps.")
 def test_the_examples_of_a_module_run(name: str) -> None:
     """Those of functions that are not public names, too; they may use the names of their module."""
     module = importlib.import_module(name)
-    decorated = [value for value in vars(module).values() if hasattr(value, "arguments") and value.__module__ == name]
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == name]
+    decorated = [value for value in own if hasattr(value, "arguments")]
     finder = doctest.DocTestFinder()
     found = [finder.find(inspect.unwrap(function), function.__name__, module) for function in decorated]
     for test in itertools.chain(finder.find(module), *found):

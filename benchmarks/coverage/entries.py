@@ -224,6 +224,7 @@ CENSUS = (
         "a metric of one's own, of counts",
         (
             "stats.registry:Metric.estimate",
+            "stats.registry:Metric.estimate_in_table",
             "stats.function_intervals:interval_of_counts",
             "stats.function_intervals:_symmetric",
         ),

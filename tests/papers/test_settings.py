@@ -46,6 +46,9 @@ NOT_COMPARED = {
     "data.options",
     "model.options",
     "model.weights",  # as the training that is declared as start
+    "model.normalization",  # decided by the weights
+    "model.mean",
+    "model.std",
     "model.sync_batch_norm",
     "precision.channels_last",
     "precision.search",  # verdicts are in float32

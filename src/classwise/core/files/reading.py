@@ -150,10 +150,9 @@ def fitting(kind: type[T], value: object, where: str, advice: str = "") -> T:
         ClasswiseError: naming the first key whose value has another type.
 
     Example:
-        >>> fitting(dict[str, float], {"cat": 1, "dog": None}, "scores.json")
+        >>> fitting(dict[str, float], {"cat": 1, "dog": None}, "a.json", "repeat it")
         Traceback (most recent call last):
-        classwise.core.errors.ClasswiseError: scores.json is damaged (dog = None: Input should be a valid number);
-        restore it from a copy
+        classwise.core.errors.ClasswiseError: a.json is damaged (dog = None: Input should be a valid number); repeat it
     """
     import pydantic
 

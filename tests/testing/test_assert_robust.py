@@ -75,7 +75,7 @@ def test_requirements_of_any_number_type() -> None:
 
 def test_a_cache_beside_an_output_folder_is_refused(tmp_path: Path) -> None:
     folders = {"out": tmp_path / "a", "cache": tmp_path / "c"}
-    message = "out and cache exclude each other"
+    message = "cache does not apply with out; omit one of them"
     check_refused(message, assert_robust, model(), images(9), worst=0.0, **SETTINGS, **folders)
 
 

@@ -67,7 +67,8 @@ def assert_robust(
         AssertionError: if a condition is met; the message has the weakest classes, and the interval of the lowest class
             accuracy.
         IncompleteError: if a condition depends on images that are not judged.
-        ClasswiseError: without a requirement, or as `classwise.audit`.
+        ClasswiseError: without a requirement, with a cache beside ``out``, ``resume`` or shards, or as
+            `classwise.audit`.
 
     Example:
         >>> import classwise as cw
@@ -80,7 +81,9 @@ def assert_robust(
     """
     __tracebackhide__ = True
     conditions = _conditions(worst, overall, fail_if, require)
-    if cache or not {"out", "resume"} & options.keys():
+    if cache and (other := {"out", "resume", "shards", "shard"} & options.keys()):
+        raise ClasswiseError(f"assert_robust: cache does not apply with {min(other)}; omit one of them")
+    if not {"out", "resume"} & options.keys():
         options["cache"] = cache or environment_cache() or cache_folder()
     result = audit(model, data, threat, attacks, **options)
     failed = [threshold for threshold in conditions if threshold.holds(result)]

@@ -64,7 +64,8 @@ def audit(
             gradients are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         cache: a folder of audits, in place of ``out``: the same audit is loaded from it, or saved there.
-            Attacks of your own and streams are not cached, since their code and images are not part of the key.
+            Attacks of your own and streams are not cached, since their code and images are not part of the key; they
+            are saved in ``out``, if it is given.
         resume: continue the audit in ``out``, which must have the same settings.
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same
@@ -90,8 +91,6 @@ def audit(
         raise ClasswiseError(
             f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
-    if out is not None and cache is not None:
-        raise ClasswiseError("audit(): out and cache exclude each other, since both say where the audit is saved")
     shards = options.get("shards")
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
         started, suite = time.monotonic(), parse_attacks(attacks, norm_of(threat))

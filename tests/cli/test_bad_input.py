@@ -234,7 +234,7 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
     ),
     "a name too long for an audit": (
         lambda place: ["audit", place.run, "--subset=40", f"--out={'x' * 300}"],
-        "File name too long",
+        "a name in a path has at most 255 bytes",
     ),
     "methods with and without names": (lambda place: ["compare", place.run, "b=c"], "name all or none"),
 }

@@ -157,13 +157,14 @@ class FAB(_Boundary):
 
         gradients = ImageGradients(model, x)
         logits = gradients.logits.detach()
+        own = logits.gather(1, y[:, None])
         least = torch.full_like(logits[:, 0], torch.inf)
         value, normal = torch.zeros_like(least), torch.zeros_like(x)
         others = logits.shape[1] - 1
         for other in range(others):
             rank = other + (other >= y).to(torch.int64)  # skips the label
             gradient = gradients.of(gap_to(rank), retain=other + 1 < others)
-            gap = gap_to(rank)(logits).nan_to_num(0.0)
+            gap = (logits.gather(1, rank[:, None]) - own).squeeze(1).nan_to_num(0.0)
             size = torch.linalg.vector_norm(gradient.flatten(1), ord=dual, dim=1)
             length = gap.abs() / (size + 1e-12)
             if inputs.target is not None:

@@ -85,7 +85,7 @@ test-pages: $(INSTALLED)
 	@npm install --silent --no-audit --no-fund --prefix build/browser axe-core@4.14.1 || echo "npm did not install axe-core"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 0 tests/browser/check_pages.py
 
-# Some three thousand hostile inputs, every kill, disk error and flipped bit, more examples of properties, and small simulations: an hour.
+# Some five thousand hostile inputs, every kill, disk error and flipped bit, more examples of properties, and small simulations: an hour.
 test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults tests/stats

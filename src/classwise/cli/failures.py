@@ -15,7 +15,7 @@ import typer
 
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.installation import Change, changed_package
-from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError
+from classwise.core.errors import ArgumentError, ClasswiseError, IncompleteError, is_out_of_memory
 from classwise.core.progress import interruption
 from classwise.core.progress.display import is_closed
 from classwise.core.settings.user_code import original, raised_by_user_code, user_code
@@ -65,6 +65,9 @@ def failure(error: BaseException) -> Failure:
         return Failure(ExitStatus.BAD_INPUT, "a path contains a null byte; give another file or folder")
     if change is not None:
         return _changed(error, change)
+    if is_out_of_memory(error):
+        advice = "free some, raise the limit (ulimit -v), or use smaller batches (--batch-size) or images"
+        return Failure(ExitStatus.BAD_INPUT, f"not enough memory ({_type_and_message(error)}); {advice}")
     line = f"internal error: {_type_and_message(error)}; please report it with the trace of: classwise --debug COMMAND"
     return Failure(ExitStatus.INTERNAL_ERROR, line)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import os
+import re
 import shlex
 import unicodedata
 import warnings
@@ -14,6 +16,12 @@ from pathlib import Path
 LONGEST = 1000
 """The maximal length of a message in characters."""
 
+_OUT_OF_MEMORY = re.compile(
+    r"out of memory|not enough memory|allocate memory|bad_alloc|could not create a (memory|primitive)"
+    r"|start new thread|error return without exception set"
+)
+"""Messages of torch, oneDNN and Python about a lack of memory, also for a thread."""
+
 
 def printable(text: str) -> str:
     """Escape control and invisible characters, so that the text cannot control a terminal."""
@@ -21,6 +29,18 @@ def printable(text: str) -> str:
         return text
     plain = (char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
     return "".join(char if shown else ascii(char)[1:-1] for char, shown in zip(text, plain, strict=True))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error, also of a library in C, means that the memory is exhausted.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: not enough memory")), is_out_of_memory(ValueError("x"))
+        (True, False)
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError | SystemError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def quoted(path: object) -> str:

@@ -19,7 +19,7 @@ from classwise.attacks.engine import Engine
 from classwise.auditing.outcomes.meta import CLASSES_NOTE, OUTPUTS_NOTE
 from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
-from classwise.core.errors import ClasswiseError, first_line, unknown
+from classwise.core.errors import ClasswiseError, first_line, is_out_of_memory, unknown
 from classwise.core.settings.user_code import raised_within
 from classwise.data.images import Batch, Column, Group, Images
 from classwise.data.layout import CHANNELS_FIRST
@@ -187,6 +187,8 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     except ClasswiseError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, torch.jit.Error) as error:
+        if is_out_of_memory(error):
+            raise
         shape = tuple(batch.x.shape[1:])
         may_be_last = shape[2] in (1, 3, 4) and shape[2] != shape[0]
         hint = f"; if they are (N, H, W, C), give {CHANNELS_FIRST}" if may_be_last else ""

@@ -151,5 +151,5 @@ def test_other_signatures_are_refused_when_a_metric_is_made(about: Any, function
 
 
 def test_functions_with_defaults_and_builtins_are_accepted() -> None:
-    metric(name="m")(lambda counts, weight=2: weight)
-    metric(name="m", reads="confusion")(np.trace)
+    assert metric(name="m")(lambda counts, weight=2: weight).name == "m"
+    assert metric(name="m", reads="confusion")(np.trace).reads == "confusion"

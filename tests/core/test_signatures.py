@@ -47,7 +47,8 @@ def test_other_names_defaults_and_properties_are_accepted() -> None:
     def step(self: Any, network: Any, given: Any, before: Any, more: int = 3, *, quick: bool = False) -> Any: ...
 
     members = {"step": step, "start": lambda *given: None, "length": 3, "_own": lambda: None, "extra": lambda self: 1}
-    type("Mine", (Attack,), {**members, "__module__": "mine"})
+    made: Any = type("Mine", (Attack,), {**members, "__module__": "mine"})
+    assert made.step is step
 
 
 def test_functions_without_a_signature_accept_anything() -> None:

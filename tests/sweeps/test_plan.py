@@ -424,7 +424,8 @@ def test_data_are_opened_before_the_first_training(
 
 def test_data_that_tasks_will_download_need_not_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLASSWISE_DATA", str(tmp_path))
-    prepare_sweep({"recipes": ["at"], "data": ["imagenet"], "audits": {"own": {}}}, tmp_path / "out")
+    folder = prepare_sweep({"recipes": ["at"], "data": ["imagenet"], "audits": {"own": {}}}, tmp_path / "out")
+    assert [cell.data for cell in folder.cells()] == ["imagenet"]
 
 
 @pytest.mark.parametrize(

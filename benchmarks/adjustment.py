@@ -22,8 +22,8 @@ from classwise.core.files.csv_files import write_csv
 from classwise.core.progress.listener import NullProgress
 from classwise.data import Images, load_data
 from classwise.models import load_model
+from classwise.posthoc.logit_adjustment import adjust_logits
 from classwise.training.folder import Run
-from classwise.training.posthoc.logit_adjustment import adjust_logits
 
 FITS = {
     "ce": "pgd:steps=8,step_size=0.25eps",

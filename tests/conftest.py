@@ -1,4 +1,4 @@
-"""What every test shares: repeatable examples, one torch thread, files that are not synced, few garbage collections.
+"""What every test shares: repeatable examples and random numbers, one torch thread, no synced files.
 
 pytest --hypothesis-profile=many-examples tries more examples of every property.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
 from collections.abc import Iterator
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
@@ -30,6 +32,17 @@ if hasattr(signal, "SIGHUP"):
 
 # No test has a power failure; those of full disks replace it again.
 os.fsync = lambda fd: None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Seed what a test draws without a seed of its own, such as new weights, whichever tests ran before it.
+
+    NumPy's legacy state included: other libraries draw from it.
+    """
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    torch.manual_seed(0)
 
 
 def pytest_collection_finish() -> None:

@@ -185,14 +185,18 @@ def test_wrong_names_and_options(names: Any) -> None:
 def test_images_survive_the_way_out_and_in() -> None:
     columns = {"weather": cw.load_data(DATA).columns["weather"]}
     images = cw.Images(
-        IMAGES.x, IMAGES.y, list(NAMES.values()), "toy", "val", index=torch.arange(60) * 3, columns=columns
-    )
+        IMAGES.x, IMAGES.y, list(NAMES.values()), "toy", "val", index=torch.arange(60) * 3, columns=columns,
+        image_names=[f"{row}.png" for row in range(60)],
+    )  # fmt: skip
     dataset = to_dataset(images)
     back = cw.load_data(dataset)
     assert torch.equal(back.x, images.x)
     assert back.fingerprint() == images.fingerprint()
     assert (back.class_names, back.name, back.split) == (images.class_names, "toy", "val")
     assert torch.equal(back.index, images.index)
+    assert back.image_names is not None
+    assert back.image_names.tolist() == [f"{row}.png" for row in range(60)]
+    assert [*back.columns] == ["weather"]
     assert back.columns["weather"].names == columns["weather"].names
     assert torch.equal(back.columns["weather"].ids, columns["weather"].ids)
     assert to_dataset(cw.load_data(DATA)).get_metadata(-1) == {"id": "frame-59", "weather": "missing"}
@@ -209,7 +213,7 @@ def test_a_model_is_audited_without_gradients() -> None:
     assert "no-gradient" in {warning.name for warning in audit.warnings}
     assert audit.outcomes.meta.model == "scorer"
     assert audit.outcomes.correct("square").tolist() == network.outcomes.correct("square").tolist()
-    with pytest.raises(cw.ClasswiseError, match=r"none of pgd is applicable: .*unwrap='net'.*; add an attack without"):
+    with pytest.raises(cw.ClasswiseError, match=r"none of pgd is applicable: .*unwrap='net'.*; choose an attack"):
         cw.audit(MODEL, images, THREAT, "pgd")
     with pytest.raises(cw.ClasswiseError, match="outputs='probabilities'"):
         cw.audit(Scorer(toys.model(), probabilities=True), images, THREAT, "square:steps=2")
@@ -256,6 +260,98 @@ def test_unwrap_evaluates_the_module() -> None:
     assert cw.load_model(own, unwrap="module.model", data=images)(images.x).shape == (60, 3)
 
 
+def returned() -> nn.Module:
+    return toys.model()
+
+
+FORMS: dict[str, Any] = {
+    "a module": toys.model(),
+    "a function": lambda x: toys.model()(1 * x),
+    "a function that returns a module": returned,
+    "the same with options": lambda scale=1.0: toys.model(scale=scale),
+    "a function that returns a model of MAITE": build,
+    "a model of MAITE": MODEL,
+    "a reference": "tests.test_maite:returned",
+    "a reference to a model of MAITE": "tests.test_maite:build",
+    "a function of optional images": lambda x=None: toys.model()(x),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_augmentations_and_models_accept_what_audits_accept(form: str) -> None:
+    given, dataset = FORMS[form], to_dataset(IMAGES)
+    wanted = cw.audit(toys.model(), IMAGES, THREAT, "square:steps=3", guards="off", batch_size=64)
+    audit = cw.audit(given, IMAGES, THREAT, "square:steps=3", guards="off", batch_size=64)
+    assert audit.by_class.to_dict() == wanted.by_class.to_dict()
+    attacked = AttackAugmentation(given, "square:steps=3", THREAT)
+    found = evaluate(to_model(given), dataset, ClassAccuracy(IMAGES.class_names), attacked, batch_size=60)
+    assert found["class_accuracy"] == wanted.by_class["all"].to_dict()
+
+
+def test_functions_that_return_models_are_called_once() -> None:
+    calls = list[nn.Module]()
+
+    def other() -> nn.Module:
+        calls.append(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)))
+        return calls[-1]
+
+    audit = cw.audit(other, IMAGES, THREAT, "square:steps=2", guards="off")
+    assert (len(calls), audit.outcomes.meta.model) == (1, "Sequential")
+    assert cw.load_model(build, unwrap="net", data=IMAGES)(IMAGES.x).requires_grad
+    assert cw.load_model("tests.test_maite:build", unwrap="net", data=IMAGES)(IMAGES.x).requires_grad
+    with pytest.raises(cw.ClasswiseError, match="the model is a dict; give a module, a function"):
+        cw.load_model(lambda: {"net": None})
+    with pytest.raises(ZeroDivisionError):
+        cw.load_model(lambda: 1 // 0)
+
+
+def test_images_of_bytes_are_attacked_as_in_an_audit() -> None:
+    net, attacks = toys.model(), ["pgd:steps=3"]
+    items = Listed(items_of(IMAGES), index2label=NAMES)
+    audit = cw.audit(net, items, THREAT, attacks, guards="off", batch_size=64)
+    found = evaluate(to_model(net), items, ClassAccuracy(NAMES), AttackAugmentation(net, attacks, THREAT), 60)
+    assert found["class_accuracy"] == audit.by_class["all"].to_dict()
+    assert audit.by_class["all"].mean() < audit.by_class["clean"].mean()
+
+
+def test_a_model_of_pixels_up_to_255() -> None:
+    """Its scale is found from its accuracy; the constants are numbers, or lists of one."""
+    largest = list[float]()
+
+    class Recorded(Scorer):
+        def __call__(self, batch: Sequence[Any], /) -> list[Any]:
+            largest.append(float(np.max(batch)))
+            return super().__call__(batch)
+
+    model = Recorded(toys.model(scale=2.0), scale=1 / 255)
+    given: list[dict[str, Any]] = [{}, {"mean": 0.5, "std": 0.5}]
+    for options in given:
+        audit = cw.audit(cw.load_model(model, **options), IMAGES, THREAT, "square:steps=300")
+        (sentence,) = [warning.sentence for warning in audit.warnings if warning.name == "normalised-outside"]
+        verb = "correct" if options else "include"
+        assert f"with pixels scaled to 0..255: {verb} the normalisation" in sentence
+        assert "load_model(..., mean=[0], std=[1 / 255])" in sentence
+        assert max(largest) == pytest.approx(255 * float(IMAGES.x.max()))  # also behind another normalisation
+    scores = [cw.load_model(model, mean=mean, std=std)(IMAGES.x) for mean, std in ((0, 1 / 255), ([0], [1 / 255]))]
+    assert torch.equal(*scores)
+    assert scores[0].numpy() == pytest.approx(toys.model(scale=2.0)(IMAGES.x).detach().numpy(), abs=1e-5)
+    wrong: list[tuple[Any, Any]] = [([0.0], [255.0]), (0, 255), ([123.7], [1.0])]
+    for mean, std in wrong:
+        with pytest.raises(cw.ClasswiseError, match=r"of pixels up to 255, .* give mean 0 and std 1/255"):
+            cw.load_model(model, mean=mean, std=std)
+    with pytest.raises(cw.ClasswiseError, match=r"differ by up to .*; with mean=\[0\], std=\[1 / 255\] they agree"):
+        cw.load_model(Scorer(toys.model(), scale=255), unwrap="net", data=IMAGES)
+    with pytest.raises(cw.ClasswiseError, match=r"differ by up to .*; without mean and std they agree"):
+        cw.load_model(MODEL, unwrap="net", data=IMAGES, mean=0.5, std=0.1)
+
+
+def test_a_model_that_refuses_other_scales_is_audited() -> None:
+    images = cw.Images(IMAGES.x, (IMAGES.y + torch.arange(60) % 2) % 3)
+    audit = cw.audit(to_model(toys.model()), images, THREAT, "square:steps=300")
+    assert audit.guards is not None
+    assert "normalised-outside" not in {*audit.guards.not_run, *(warning.name for warning in audit.warnings)}
+
+
 def test_unwrap_refuses_another_function() -> None:
     scaled = Scorer(toys.model(scale=1.0), scale=0.5)
     with pytest.raises(cw.ClasswiseError, match=r"differ by up to 0\.\d+; if the model normalises images, give mean="):
@@ -291,8 +387,10 @@ def test_a_module_as_a_model() -> None:
     assert net.drop.training
     assert np.stack(scores) == pytest.approx(toys.model()(IMAGES.x[:5]).detach().numpy(), abs=1e-6)
     assert (model.metadata["id"], to_model(net, "mine").metadata["id"]) == ("Linear", "mine")
-    with pytest.raises(cw.ClasswiseError, match=r"images: pixels of type torch.uint8, expected float"):
-        model([np.zeros((1, 6, 6), np.uint8)])
+    bits = (IMAGES.x[:5] * 255).round()
+    assert np.stack(model(list(bits.to(torch.uint8)))) == pytest.approx(np.stack(model(list(bits / 255))))
+    with pytest.raises(cw.ClasswiseError, match=r"images: pixels of type torch.int64, expected uint8, or float"):
+        model([np.zeros((1, 6, 6), np.int64)])
     with pytest.raises(cw.ClasswiseError, match=r"images: tensors of different sizes"):
         model([np.zeros((1, 6, 6)), np.zeros((1, 5, 6))])
 

@@ -18,9 +18,9 @@ from classwise.auditing.run.cost import estimate
 NAMES = {
     "adjust_logits", "attack", "audit", "audit_seeds", "board", "compare", "evidence", "export", "find_worst_class",
     "interpolate_weights", "load_data", "load_model", "plan", "report", "robustness_curve", "stream_data", "sweep",
-    "train", "view",
+    "train", "view", "weakness",
     "Attack", "Audit", "Board", "ClassWiseLoss", "ClasswiseError", "Comparison", "Curve", "Images", "Normalized",
-    "Outcomes", "Precision", "Recipe", "Run", "Threat", "WorstClass", "ATTACKS", "metrics", "papers",
+    "Outcomes", "Precision", "Recipe", "Run", "Threat", "Weakness", "WorstClass", "ATTACKS", "metrics", "papers",
 }  # fmt: skip
 
 

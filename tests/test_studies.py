@@ -23,8 +23,8 @@ from benchmarks.training_length import sign_change
 
 import classwise as cw
 from classwise.auditing.compare.comparison import Comparison
+from classwise.posthoc.logit_adjustment import LogitAdjustment, adjust_logits
 from classwise.stats.intervals import Estimate
-from classwise.training.posthoc.logit_adjustment import LogitAdjustment, adjust_logits
 from classwise.training.recipe import Recipe
 
 SELECTED = ("AT-12-selected", "AT+FAWA-12-selected", "AT-12-last", "AT+FAWA-12-last")

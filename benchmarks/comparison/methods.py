@@ -23,9 +23,9 @@ from classwise.core.files.ownership import lock
 from classwise.core.files.storage import write_text
 from classwise.core.progress.listener import NullProgress
 from classwise.data import Images, load_data
+from classwise.posthoc.logit_adjustment import adjust_logits
+from classwise.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.folder import Run, Which
-from classwise.training.posthoc.logit_adjustment import adjust_logits
-from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
 TRAINING = "training.json"
@@ -190,7 +190,9 @@ class Interpolated(Method):
     def make(self, workspace: Workspace) -> Path:
         weights_of(self.of, workspace, wait=True)
         data = images(workspace.scale.data, "train", workspace.scale.train)
-        return interpolate_weights(workspace.folder(self.of.name), data=data, device=workspace.device).path
+        run = Run.open(workspace.folder(self.of.name))
+        interpolate_weights(run, data=data, device=workspace.device)
+        return run.weights_file("interpolated")
 
     @property
     def description(self) -> str:
@@ -214,7 +216,7 @@ class LogitAdjusted(Method):
             which = self.of.which
         path = workspace.folder(self.name) / "adjusted.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return adjust_logits(
+        adjust_logits(
             workspace.folder(run.name),
             which=which,
             data=images(workspace.scale.data, "train", workspace.scale.train),
@@ -222,7 +224,8 @@ class LogitAdjusted(Method):
             folds=0,  # cross-fitted accuracies are not used
             out=path,
             device=workspace.device,
-        ).path
+        )
+        return path
 
     @property
     def description(self) -> str:

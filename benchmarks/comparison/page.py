@@ -145,7 +145,17 @@ def _table(comparison: Comparison, suite: str) -> str:
                 f"{100 * row['mcd']:.1f} {spread['mcd']}",
             ]
         )
-    header = ["method", "recipe, epochs", "seeds", "clean", "overall", "worst class", "worst 20 %", "CV (%²)", "MCD"]
+    header = [
+        "method",
+        "recipe, epochs",
+        "seeds",
+        "clean",
+        "overall",
+        "worst class",
+        "worst 20 %",
+        "class-wise variance (%²)",
+        "MCD",
+    ]
     count = int(comparison.table["n"].iloc[0])
     text = table(f"Robust accuracy under {SHOWN[suite]}, {count:,} test images, percent", header, rows)
     return (

@@ -624,11 +624,15 @@ CENSUS = (
 """Every printed interval and test."""
 
 NO_INTERVAL: Mapping[str, str] = {
+    "papers.tables:deciding": "chooses among verdicts with intervals",
+    "papers.result:ClaimSummary.tests": "chooses among verdicts with intervals",
     "analysis.embedding:embedding_of": "range of a figure",
     "analysis.homing:*": "`paired_interval` and shares",
     "analysis.trend:_mean_change": "part of `trend`",
     "auditing.compare.compare:*": "passes the level on",
+    "auditing.criteria.thresholds:Threshold.best_end": "the end of `class_intervals`, or of a metric, at one count",
     "auditing.power_plan:plan": "numbers of images, simulated by `benchmarks.coverage.power`",
+    "auditing.weakness:_small_margins": "a quantile of the images of the audit, about which nothing is inferred",
     "papers.claims:*": "verdicts by Holm's procedure over intervals of other functions",
     "papers.experiments.class_wise:filled_bins": "numbers of bins that simultaneous intervals reach",
     "papers.experiments.fair_training:*": "arithmetic of intervals",

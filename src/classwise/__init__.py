@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from classwise.auditing.run.audit import Audit as Audit
     from classwise.auditing.run.audit import audit as audit
     from classwise.auditing.run.seeds import audit_seeds as audit_seeds
+    from classwise.auditing.weakness import Weakness as Weakness
+    from classwise.auditing.weakness import weakness as weakness
     from classwise.auditing.worst_class.result import WorstClass as WorstClass
     from classwise.auditing.worst_class.search import find_worst_class as find_worst_class
     from classwise.core.compute.precision import Precision as Precision
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from classwise.data.sets.loading import stream_data as stream_data
     from classwise.models import Normalized as Normalized
     from classwise.models import load_model as load_model
+    from classwise.posthoc.logit_adjustment import adjust_logits as adjust_logits
+    from classwise.posthoc.weight_interpolation import interpolate_weights as interpolate_weights
     from classwise.reporting import report as report
     from classwise.reporting.board.board import board as board
     from classwise.reporting.board.result import Board as Board
@@ -45,8 +49,6 @@ if TYPE_CHECKING:
     from classwise.threat.ball import Threat as Threat
     from classwise.training.class_wise_loss import ClassWiseLoss as ClassWiseLoss
     from classwise.training.folder import Run as Run
-    from classwise.training.posthoc.logit_adjustment import adjust_logits as adjust_logits
-    from classwise.training.posthoc.weight_interpolation import interpolate_weights as interpolate_weights
     from classwise.training.recipe import Recipe as Recipe
     from classwise.training.train import train as train
 
@@ -66,8 +68,9 @@ _PUBLIC = {
     "Run": "classwise.training.folder",
     "Threat": "classwise.threat.ball",
     "ClasswiseError": "classwise.core.errors",
+    "Weakness": "classwise.auditing.weakness",
     "WorstClass": "classwise.auditing.worst_class.result",
-    "adjust_logits": "classwise.training.posthoc.logit_adjustment",
+    "adjust_logits": "classwise.posthoc.logit_adjustment",
     "attack": "classwise.auditing.run.attack",
     "audit": "classwise.auditing.run.audit",
     "audit_seeds": "classwise.auditing.run.seeds",
@@ -76,7 +79,7 @@ _PUBLIC = {
     "evidence": "classwise.reporting.evidence.build",
     "export": "classwise.reporting.exports.export",
     "find_worst_class": "classwise.auditing.worst_class.search",
-    "interpolate_weights": "classwise.training.posthoc.weight_interpolation",
+    "interpolate_weights": "classwise.posthoc.weight_interpolation",
     "load_data": "classwise.data.sets.loading",
     "load_model": "classwise.models.loading.loader",
     "metrics": "classwise.stats.metrics",
@@ -88,6 +91,7 @@ _PUBLIC = {
     "sweep": "classwise.sweeps.executors.run",
     "train": "classwise.training.train",
     "view": "classwise.reporting.viewer.build",
+    "weakness": "classwise.auditing.weakness",
 }
 """Public names and the modules that define them; ``metrics`` and ``papers`` are modules."""
 

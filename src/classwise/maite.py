@@ -7,7 +7,8 @@ The package `maite` is imported by type checkers only. Data sets and models in i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from classwise.auditing.run.attack import attack
+from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.tensors import as_tensor
@@ -28,6 +30,7 @@ from classwise.core.settings.names import checked_names
 from classwise.data.images import Images, as_pixels
 from classwise.data.maite import label_of
 from classwise.models.base import bare, device_of
+from classwise.models.loading.loader import load_model
 from classwise.models.logits import as_logits, predicts
 from classwise.models.modes import evaluating
 from classwise.stats.counts import ClassCounts
@@ -74,10 +77,14 @@ class ImagesDataset:
         return target
 
     def get_metadata(self, index: int, /) -> DatumMetadata:
-        """The ``id`` and the columns of an image."""
+        """The ``id``, the columns and, unless it is the id, the name of an image as ``file_name``."""
         row = range(len(self))[index]
         columns = {key: column.names[int(column.ids[row])] for key, column in self._images.columns.items()}
-        return cast("DatumMetadata", {"id": int(self._images.index[row]), **columns})
+        metadata = {"id": int(self._images.index[row]), **columns}
+        names = self._images.image_names
+        if names is not None and names[row] not in ("", metadata["id"]):
+            metadata = {"file_name": names[row], **metadata}
+        return cast("DatumMetadata", metadata)
 
 
 @checked
@@ -88,8 +95,9 @@ def to_dataset(images: Images) -> ImagesDataset:
         images: the images.
 
     Returns:
-        Items are an image, float32 (C, H, W) in [0, 1]; a target, one-hot float32 (C,); and a dict with the columns and
-        the ``id``, which is the `index` unless it is a column. `classwise.load_data` reads them back.
+        Items are an image, float32 (C, H, W) in [0, 1]; a target, one-hot float32 (C,); and a dict with the columns,
+        the name of the image as ``file_name``, and the ``id``, which is the `index` unless it is a column.
+        `classwise.load_data` reads them back.
 
     Example:
         >>> import classwise as cw
@@ -106,8 +114,8 @@ class ModuleModel:
 
     metadata: ModelMetadata
 
-    def __init__(self, model: nn.Module | Callable[..., Any], name: str | None = None) -> None:
-        self.module = as_logits(model)
+    def __init__(self, model: Model, name: str | None = None) -> None:
+        self.module = _network(model)
         names = getattr(self.module, "class_names", ())
         metadata: Any = {"id": name or type(bare(self.module)).__name__}
         if names and isinstance(names, tuple):
@@ -116,7 +124,7 @@ class ModuleModel:
 
     @in_known_state
     def __call__(self, batch: Sequence[ArrayLike], /) -> Sequence[Array]:
-        """Logits, float32 (C,), of each image (C, H, W), float in [0, 1]."""
+        """Logits, float32 (C,), of each image (C, H, W), uint8 or float in [0, 1]."""
         x, device = _pixels(batch), device_of(self.module)
         with evaluating(self.module), torch.no_grad(), true_float32(device):
             logits = self.module(x.to(device))
@@ -124,11 +132,12 @@ class ModuleModel:
 
 
 @checked
-def to_model(model: nn.Module | Callable[..., Any], name: str | None = None) -> ModuleModel:
-    """Present a module, or a function from images to logits, as a model of MAITE.
+def to_model(model: Model, name: str | None = None) -> ModuleModel:
+    """Present a module, a function from images to logits, or another model that audits accept as a model of MAITE.
 
     Args:
-        model: maps images (N, C, H, W) in [0, 1] to logits; it runs in evaluation mode, and its modes are restored.
+        model: maps images (N, C, H, W) in [0, 1] to logits; it runs in evaluation mode, and its modes are restored. A
+            text or a path is a model as of `classwise.load_model`.
         name: the id of the model; None: the name of its class.
 
     Returns:
@@ -148,13 +157,15 @@ def to_model(model: nn.Module | Callable[..., Any], name: str | None = None) -> 
 class AttackAugmentation:
     """Attacks as an augmentation of MAITE: batches with adversarial images in place of the clean ones.
 
+    Images are uint8, or float in [0, 1]; the returned ones are float32 in [0, 1].
+
     An image that the model misclassifies is unchanged; it counts as misclassified, as in an audit. Several attacks run
     in cascade, each on the images that survive the previous ones. The random numbers of an image depend on its ``id``,
     not on its batch.
 
     Args:
-        model: the attacked module or function, as of `classwise.attack`. Of a model of MAITE give the module: to the
-            model itself only attacks without gradients apply.
+        model: the attacked model, as of `classwise.audit`. Of a model of MAITE give the module: to the model itself
+            only attacks without gradients apply.
         attacks: as of `classwise.attack`.
         threat: the ball, with one radius, such as ``"Linf:8/255"``.
         seed: the seed of the attacks' random numbers.
@@ -179,14 +190,14 @@ class AttackAugmentation:
     @checked
     def __init__(
         self,
-        model: nn.Module | Callable[..., Any],
+        model: Model,
         attacks: Attacks,
         threat: ThreatLike,
         *,
         seed: Seed = 0,
         batch_size: BatchSize | None = None,
     ) -> None:
-        self._model, self._threat = as_logits(model), Threat.parse(threat).validated()
+        self._model, self._threat = _network(model), Threat.parse(threat).validated()
         if isinstance(self._threat.epsilon, Tensor):
             raise ClasswiseError("threat: has a radius for each image; an augmentation has one, such as 'Linf:8/255'")
         self._suite = parse_attacks(attacks, norm_of(self._threat)).attacks
@@ -330,13 +341,16 @@ class ClassAccuracy:
         }
 
 
+def _network(model: Model) -> nn.Module:
+    """A model, as an audit accepts it, as a module that returns logits."""
+    return load_model(model) if isinstance(model, str | os.PathLike) else as_logits(model)
+
+
 def _pixels(images: Sequence[ArrayLike]) -> Tensor:
-    """Images (C, H, W), float in [0, 1], as float32 (N, C, H, W); a copy."""
+    """Images (C, H, W), uint8 or float in [0, 1], as float32 (N, C, H, W); a copy."""
     tensors = [as_tensor(image, f"image {row}").cpu() for row, image in enumerate(images)]
-    x = as_tensor(tensors, "images")
-    if not x.is_floating_point():
-        raise ClasswiseError(f"images: pixels of type {x.dtype}, expected float in [0, 1]; divide by 255")
-    return as_pixels(x, "images")
+    x = as_pixels(as_tensor(tensors, "images"), "images")
+    return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
 def _index_of(metadata: Mapping[str, Any], row: int) -> int:

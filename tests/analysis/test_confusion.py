@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from classwise.analysis.confusion import Confused, confused, rate_correlation, symmetric_share
+from classwise.analysis.confusion import Confused, confused, excess, rate_correlation, symmetric_share
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.stats.confusion import confusion_rates, superclass_leakage, symmetry
 from tests.analysis.tables import CLASSES, NAMES, SUPERCLASSES, outcomes
@@ -47,6 +47,9 @@ def test_symmetry_and_leakage_by_their_sums() -> None:
     assert found.inside.chance == pytest.approx(2 / 5)  # three classes each
     assert found.inside.share.low < inside < found.inside.share.high
     assert found.inside.excess.low < 0 < found.inside.excess.high  # errors at random
+    half = excess(found.matrix, np.array(SUPERCLASSES), part=0.5)
+    assert half.value == pytest.approx(inside - (1 - 0.5 * (1 - 2 / 5)))
+    assert half.high - half.low == pytest.approx(found.inside.excess.high - found.inside.excess.low, rel=0.1)
 
 
 def test_a_few_errors_have_wide_intervals() -> None:

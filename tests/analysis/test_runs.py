@@ -199,6 +199,9 @@ def test_the_purity_of_neighbourhoods_by_a_loop(saved: Audit) -> None:
                 others.sort(key=lambda other: ((features[row].astype(float) - features[other]) ** 2).sum())
                 shares.append(np.mean([ids[other] == ids[row] for other in others[:4]]))
             assert found.purity.loc[(kind, level), "purity"] == pytest.approx(np.mean(shares))
+            if level == "class":
+                own = found.points.loc[found.points["kind"] == kind, "purity"]
+                assert sorted(own) == pytest.approx(sorted(shares))
     assert found.purity.loc[("clean", "class"), "chance"] == pytest.approx(14 / 44)
     assert len(found.points) == 90
     pd.testing.assert_frame_equal(embedding(saved, "pgd").points, embedding(saved, "pgd").points)

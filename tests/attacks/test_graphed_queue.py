@@ -27,7 +27,6 @@ from classwise.core.compute.precision import Precision
 from classwise.core.settings.config import make
 from classwise.threat.ball import Threat
 from classwise.training.evaluation import Evaluation
-from classwise.training.posthoc.validation import robust_counts
 from classwise.training.recipe import Recipe
 from tests.refusals import check_refused
 
@@ -366,7 +365,7 @@ def evaluated_in_training(model: nn.Module, data: cw.Images) -> None:
     """After an epoch, and for an adjustment of logits."""
     arguments = PGD(steps=2), Threat("Linf", 0.01), Recipe.read("at", {"batch_size": 128})
     Evaluation(model.to("cuda"), data.to("cuda"), *arguments)()
-    robust_counts(model, data.to("cuda"), *arguments)
+    cw.adjust_logits(model, data, "Linf:0.01", attack="pgd:steps=2", folds=0, batch_size=128, device="cuda")
 
 
 def searched(model: nn.Module, data: cw.Images) -> None:

@@ -409,6 +409,23 @@ def test_a_model_that_is_not_fused_is_reported_once_with_the_reason() -> None:
     assert result.outcomes.meta.notes == ()  # the bits can be repeated all the same
 
 
+@pytest.mark.parametrize(
+    ("threat", "attack", "problem"),
+    [
+        ("Linf:25/255", "pgd:steps=5,step_size=2/255", "5 steps of 0.00784 reach 0.0392, less than the radius 0.098"),
+        ("L2:1/255", "pgd:steps=5,step_size=2/255", "steps of 0.00784 are more than half of the radius 0.00392"),
+        ("Linf:8/255", "pgd:steps=5,step_size=2/255", ""),
+        ("Linf:25/255", "pgd:steps=5", ""),
+        ("Linf:25/255", "fgsm", ""),
+    ],
+)
+def test_a_step_size_that_does_not_suit_the_radius_is_logged(threat: str, attack: str, problem: str) -> None:
+    progress = Listener()
+    run(threat=threat, attacks=[attack], progress=progress)
+    logged = [line for line in progress.lines if "radius" in line]
+    assert logged == ([f"pgd: {problem}; use step_size=0.25eps"] if problem else [])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", [FAST, EXACT], ids=["bfloat16", "float32"])
 def test_a_fused_model_needs_no_note(precision: Precision) -> None:

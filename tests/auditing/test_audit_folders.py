@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from classwise.attacks.engine.rows import Columns
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.run.audit import audit
+from classwise.auditing.run.audit_folder import read_about
 from classwise.auditing.run.corruptions import audit_corruptions
 from classwise.auditing.run.loop import AttackLoop
 from classwise.auditing.run.merging import shard_folder
@@ -113,7 +115,7 @@ def test_partially_written_files_are_ignored(tmp_path: Path, monkeypatch: pytest
 def test_resuming_with_other_attacks_names_the_difference(tmp_path: Path, attacks: Any, differs: str) -> None:
     run(out=tmp_path / "a", attacks="fgsm")
     check_refused(
-        f"other settings: {differs}; give another --out, or --resume with the same",
+        rf"other settings: {differs} \(--attack\); give another --out, or --resume with the same",
         run,
         out=tmp_path / "a",
         attacks=attacks,
@@ -153,6 +155,24 @@ def test_resuming_with_other_groups_of_the_images_is_an_error(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_resumed_audit_may_ask_for_less(tmp_path: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saves and traces what it was begun with, also of the images that were left."""
+    monkeypatch.setattr("classwise.auditing.outcomes.writer.BLOCK_ROWS", 16)
+    folder = tmp_path / "a"
+    stopped = pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext()
+    progress = Listener(60) if interrupted else None
+    with stopped:
+        run(out=folder, attacks="fgsm", save=["logits", "images"], trace=[0, 1], progress=progress)
+    again = run(out=folder, attacks="fgsm", save="logits", trace=[1], resume=True)
+    whole = run(attacks="fgsm", save="images")
+    assert np.array_equal(again.artifacts.get("images", "fgsm")[0], whole.artifacts.get("images", "fgsm")[0])
+    assert again.trace is not None
+    assert set(again.trace["index"]) == {0, 1}
+    settings = read_about(folder)["settings"]
+    assert (settings["save"], settings["trace"]) == (["logits", "images"], [0, 1])
+
+
 @pytest.mark.slow
 def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
     run(out=tmp_path / "a")
@@ -162,6 +182,8 @@ def test_a_folder_contains_one_audit(tmp_path: Path) -> None:
         ({"seed": 1}, "seed was 0, now 1"),
         ({"model": toys.model(scale=2.0)}, r"another model \(model_hash was"),
         ({"data": toys.images(seed=1)}, r"other images \(data_hash was"),
+        ({"save": ["logits"]}, r'save was \[\], now \["logits"\] \(--save\); give another'),
+        ({"early_stop": False}, r"early_stop was true, now false \(--early-stop\); give another"),
     ]
     for other, differs in others:
         check_refused(f"other settings: {differs}", run, out=tmp_path / "a", resume=True, **other)
@@ -298,7 +320,9 @@ def test_a_resume_adds_its_seconds(kind: str, tmp_path: Path) -> None:
         found = function(NET, DATA, resume=True, **arguments)
     assert 1000 < found.environment["seconds"] < 1100
     assert found.environment["command"] == "classwise second"
-    assert found.environment["earlier_runs"] == [{"command": "classwise first"}]
+    (earlier,) = found.environment["earlier_runs"]
+    assert earlier["command"] == "classwise first"
+    assert earlier.keys() <= {"command", "date"}  # a date if the second run began in another second
     if kind == "audit":
         phases = found.environment["seconds_by_phase"]
         assert list(phases) == ["preparation", *found.outcomes.attacks, "guards"]

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from classwise.auditing.outcomes.table import Outcomes
@@ -62,7 +63,24 @@ def test_accuracies_are_averaged_over_severities_and_corruptions(found: Corrupti
         {"fog": [0.75, 0.75, 0.75], "blur": [(3 / 6 + 1 / 6) / 2, 0.125, 0.75], "mean": [13 / 24, 0.4375, 0.75]},
         index=pd.Index(["overall", "cat", "dog"], name="class"),
     )
-    pd.testing.assert_frame_equal(found.by_class(), expected)
+    table = found.by_class()
+    pd.testing.assert_frame_equal(table[["fog", "blur", "mean"]], expected)
+    assert table.columns.tolist()[:3] == ["fog", "fog_low", "fog_high"]
+    mixed = CorruptionAudits(
+        {("fog", 1): predicted(LABELS), ("fog", 3): Audit(Outcomes.from_predictions([0], clean=[0]))}
+    )
+    check_refused("audit the same images under each corruption", mixed.by_class)
+
+
+def test_intervals_of_means_count_each_image_once(found: CorruptionAudits) -> None:
+    """Of one severity they are those of Clopper and Pearson; equal severities add no images."""
+    one = CorruptionAudits({("fog", 1): found.audits["fog", 3]})
+    same = CorruptionAudits({("fog", severity): found.audits["fog", 3] for severity in (1, 3, 5)})
+    pd.testing.assert_frame_equal(one.by_class(), same.by_class())
+    for name, right, n in (("overall", 3, 6), ("cat", 2, 4), ("dog", 1, 2)):
+        ends = [stats.beta.ppf(0.025, right, n - right + 1), stats.beta.ppf(0.975, right + 1, n - right)]
+        own = [one.by_class()[column][name] for column in ("mean_low", "mean_high")]
+        assert own == pytest.approx(ends)
 
 
 def test_relative_errors_are_ratios_of_sums(found: CorruptionAudits) -> None:

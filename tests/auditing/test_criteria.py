@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from classwise.core.errors import ClasswiseError
 from classwise.reporting.exports.builds import checks_of
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
+from classwise.stats.intervals import sidak
+from classwise.stats.paired import paired_interval
 from classwise.stats.rational import as_rational, rational_text
 from classwise.stats.registry import MetricInputs, all_metrics
 from tests.refusals import check_refused
@@ -238,6 +241,61 @@ def test_any_is_the_class_nearest_to_the_condition() -> None:
         ChangeThreshold.parse("any(apgd).high < 0").holds(comparison, "new")
 
 
+@pytest.mark.parametrize("condition", ["any(all).high < 0", "any(all).high <= -15%", "overall(all).high < -1/100"])
+def test_the_smallest_loss_is_that_of_all_outcomes(condition: str) -> None:
+    """Of each number of images lost and gained, the smallest difference whose interval meets the condition."""
+    total, right = np.array([20, 12]), np.array([15, 11])
+    labels = np.repeat([0, 1], total)
+    before = np.concatenate([np.arange(size) < number for size, number in zip(total, right, strict=True)])
+    audits = [Audit(Outcomes.from_predictions(labels, np.where(before, labels, 1 - labels), {}))] * 2
+    comparison = Comparison({"old": (audits[0],), "new": (dataclasses.replace(audits[1]),)}, attack="clean")
+    threshold = ChangeThreshold.parse(condition.replace("(all)", "(clean)"))
+    overall = "overall" in condition
+    sizes, correct = ([total.sum()], [right.sum()]) if overall else (total, right)
+    expected = []
+    for size, most in zip(sizes, correct, strict=True):
+        lost, gained = (cells.ravel() for cells in np.meshgrid(np.arange(most + 1), np.arange(size - most + 1)))
+        high = paired_interval(gained, lost, np.full(lost.shape, size), sidak(0.05, len(sizes))).high
+        meets = np.array([threshold.met_by(value) for value in high])
+        expected.append(min((lost - gained)[meets], default=np.inf) / size)
+    losses = threshold.smallest_losses(comparison, "new")
+    assert list(losses) == (["overall"] if overall else ["0", "1"])
+    assert list(losses.values()) == pytest.approx(expected)
+    assert 0 < min(expected) < 1
+
+
+def test_the_smallest_loss_of_several_runs_and_of_other_conditions() -> None:
+    def audits(*rights: int) -> list[Audit]:
+        labels = np.repeat([0, 1], 40)
+        places = np.arange(80) % 40
+        return [
+            Audit(Outcomes.from_predictions(labels, np.where(places < right, labels, 1 - labels), {}, ["cat", "dog"]))
+            for right in rights
+        ]
+
+    same, spread = (
+        cw.compare({"old": audits(*old), "new": audits(*new)}, attack="clean")
+        for old, new in (((30, 31, 32), (30, 32, 33)), ((20, 30, 40), (30, 32, 33)))
+    )
+    for text in ("cat(clean).high < 0.3", "overall(clean).high < 0.3", "worst(clean).high < 0.3"):
+        threshold = ChangeThreshold.parse(text)
+        (one,), (other,) = (threshold.smallest_losses(runs, "new").values() for runs in (same, spread))
+        assert 0 <= one < other <= 1, text
+    assert ChangeThreshold.parse("dog(clean).high < -95%").smallest_losses(same, "new") == {"dog": np.inf}
+    assert ChangeThreshold.parse("any(clean).low < -0.01").smallest_losses(same, "new") == {"cat": 0, "dog": 0}
+    for text in ("any(clean).high > 0", "any(clean) < 0", "worst(clean) < 0"):
+        assert ChangeThreshold.parse(text).smallest_losses(same, "new") == {}
+
+
+@given(rows(), st.fractions(0, 1), st.sampled_from(["", ".low"]), st.sampled_from(["<", "<="]))
+def test_a_limit_on_the_worst_class_is_one_on_each(rows: Rows, limit: Fraction, end: str, comparison: str) -> None:
+    threshold = Threshold.parse(f"worst(pgd){end} {comparison} {rational_text(limit)}")
+    parts = threshold.parts(audit(rows)).values()
+    assert len(parts) == sum(any(row) for row in rows)
+    assert any(part.holds(audit(rows)) for part in parts) == threshold.holds(audit(rows))
+    assert min(part.value(audit(rows)) for part in parts) == pytest.approx(threshold.value(audit(rows)))
+
+
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
 def test_a_float_is_read_as_the_fraction_that_rounds_to_it(numerator: int, denominator: int) -> None:
     limit = Fraction(numerator, denominator)
@@ -390,7 +448,18 @@ POLICY: dict[str, Any] = {
         "why": "it is small",
     },
     "model": {"architecture": "linear", "size": "34 parameters", "provenance": "random weights"},
-    "data": {"source": "generated", "licence": "none", "sampling": "uniform"},
+    "data": {
+        "source": "generated",
+        "licence": "none",
+        "sampling": "uniform",
+        "split": "any",
+        "digest": "any",
+        "images": 2,
+        "images_per_class": 0,
+    },
+    "attacks": ["fgsm"],
+    "guards": [],
+    "precision": "float32",
     "fail_if": ["overall(all) < 0.9", "'1'(all).low < 1%"],
     "limits": ["Only Linf perturbations."],
     "validity": {"until": "2027-12-31", "retest_if": ["new weights"]},
@@ -483,7 +552,7 @@ def test_a_merge_records_the_policy_of_all_shards(tmp_path: Path) -> None:
         ({"fail_if": ["worst < 2"]}, "must have the form"),
         ({"fail_if": ["worst(all) < 0.2"] * 2}, "occurs twice"),
         ({"digest": "0"}, "computed from the file"),
-        ({"validity": {"until": "2027"}}, r"policy\.yaml': validity\.retest_if is missing$"),
+        ({"validity": {"until": "2027-12-31"}}, r"policy\.yaml': validity\.retest_if is missing$"),
         ({"threat_model": POLICY["threat_model"] | {"radius": "Linf:x"}}, "Linf:x"),
     ],
 )

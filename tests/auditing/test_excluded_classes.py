@@ -212,7 +212,8 @@ def twisted(twist: Twist, **more: Any) -> Audit:
 @pytest.mark.parametrize("name", TWISTS)
 def test_one_guard_reports_them_and_no_other(name: str, early_stop: bool) -> None:
     result = twisted(TWISTS[name], early_stop=early_stop)
-    assert [warning.name for warning in result.warnings if warning.name != "same-images"] == ["nan-logits"]
+    others = {"same-images", "uninformative-radius"}  # of the radius, at which no other image is misclassified
+    assert [warning.name for warning in result.warnings if warning.name not in others] == ["nan-logits"]
     assert result.warnings[0].name == "nan-logits"
 
 

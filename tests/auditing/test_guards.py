@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -26,7 +27,7 @@ from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
 from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.guards.budget import GUARDS, run_guards
-from classwise.auditing.guards.evidence import Evidence, InputScale, Undecided
+from classwise.auditing.guards.evidence import Evidence, NotApplicable, Undecided
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes.table import Outcomes
@@ -43,6 +44,8 @@ from classwise.data import load_data
 from classwise.data.images import Images
 from classwise.data.sets.digits import Digits
 from classwise.models import load_model
+from classwise.models.normalization import InputScale
+from classwise.reporting.evidence.facts import _guards
 from classwise.stats.class_order import images_needed
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import large_radius_text
@@ -275,7 +278,10 @@ TRIPPED: dict[str, Case] = {
         "trained on standardised pixels, evaluated on pixels in [0, 1]", guards_of(model=Wrapped(unnormalised))
     ),
     "class-order": Case("labels rolled by one", guards_of(data=rolled())),
-    "no-gradient": Case("detached logits", guards_of(model=Wrapped(back=lambda z, _: z.detach()))),
+    "no-gradient": Case(
+        "detached logits",
+        guards_of(model=Wrapped(back=lambda z, _: z.detach()), attacks=["pgd:steps=2", "square:steps=20"]),
+    ),
     "zero-gradients": Case("logits rounded to multiples of 0.05", guards_of(model=Wrapped(back=rounded))),
     "misleading-gradients": Case(
         "inputs quantised to eight levels, with a straight-through gradient",
@@ -310,6 +316,7 @@ TRIPPED: dict[str, Case] = {
     ),
     "large-radius": Case("gradients of the opposite sign", guards_of(model=Wrapped(reversed_gradient))),
     "huge-radius": Case("a radius of 8 instead of 8/255", guards_of(threat="Linf:8")),
+    "uninformative-radius": Case("a radius at which no image is robust", guards_of(threat="Linf:0.4")),
     "training-attack": Case("the training attack only", with_training_attack),
     "training-images": Case("images of the split `train`", guards_of(data=split("train"))),
     "same-images": Case(
@@ -590,7 +597,8 @@ def test_significant_classes_agree_with_scipy() -> None:
 def test_the_ratio_of_logits_needs_three_classes_and_four_if_targeted(attack: Attack, least: int) -> None:
     for classes in (2, 3, 4):
         found = GUARDS["few-classes"](Evidence(table(classes, 5, a={}), {"a": attack}))
-        assert (found is not None) is (classes < least)
+        expected = AuditWarning if classes < least else NotApplicable if least == 2 else type(None)
+        assert isinstance(found, expected)
         assert not isinstance(found, AuditWarning) or f"needs {least} classes and there are {classes}" in found.sentence
 
 
@@ -763,17 +771,65 @@ def test_guards_that_could_not_decide_are_reported(tmp_path: Path, mode: GuardMo
     assert (saved["mode"], saved["not_run"]) == (mode, [*result.guards.not_run])
 
 
+@pytest.mark.parametrize("twice", [True, False])
+def test_a_normalisation_that_the_network_has_already_is_named(twice: bool) -> None:
+    own = toys.model(scale=2.0)
+    model = cw.Normalized(own, (0.9,), (0.5,)) if twice else own
+    given = evidence_of(model, toys.images(120), attacks="fgsm")
+    found = run_guards(given, "full")[0]
+    said = [warning.sentence for warning in found if warning.name == "normalised-outside"]
+    assert len(said) == twice
+    for sentence in said:
+        assert "with pixels that cancel the normalisation in front of the network: omit it" in sentence
+
+
 def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
     given = evidence_of(toys.model(scale=2.0), every_fourth(100), attacks="fgsm")
     report = run_guards(given, "auto")[1]
     assert report.images == 16
-    assert report.undecided["normalised-outside"].endswith("in the sample; the mode full of the guards takes up to 128")
+    assert report.undecided["normalised-outside"].endswith("in the sample; --guards full takes up to 128")
     assert "normalised-outside" not in run_guards(given, "full")[1].undecided
+
+
+SPARSE, RICH = "the sound audit", "test images, the DLR loss and a black box"
+AUDITS: dict[str, dict[str, Any]] = {
+    SPARSE: {},
+    RICH: {"attacks": ["apgd-dlr:steps=8", "square:steps=20"], "data": split("test")},
+}
+
+
+@cache
+def results(name: str) -> dict[str, str]:
+    """The result of each guard in an audit, as in its evidence report."""
+    return {row["name"]: row["result"] for row in _guards(run(**AUDITS[name]))}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_every_guard_is_checked_where_its_problem_can_occur(name: str) -> None:
+    assert "checked" in {results(audit)[name] for audit in AUDITS}
+
+
+@pytest.mark.parametrize(
+    ("audit", "names"),
+    [(SPARSE, {"few-classes", "black-box-stronger", "training-images"}), (RICH, {"no-black-box"})],
+)
+def test_guards_do_not_apply_where_their_problem_cannot_occur(audit: str, names: set[str]) -> None:
+    assert {name for name, result in results(audit).items() if result == "not applicable"} == names
+
+
+def test_guards_without_anything_to_look_at_do_not_apply() -> None:
+    """Predictions without attacks, distances, duplicates, a split or a threat."""
+    given = Evidence(Outcomes.from_predictions([0, 1], [0, 1]))
+    names = {name for name, guard in GUARDS.items() if isinstance(guard(given), NotApplicable)}
+    read = {"nan-logits", "train-mode", "untrained", "overwrites-input", "changed-model", "class-order", "no-gradient"}
+    assert names == {*GUARDS} - read - {"same-images", "incomplete", "not-repeatable"}
 
 
 def test_a_report_of_an_earlier_version_is_read() -> None:
     _, found = guards_in({"warnings": [], "guards": {"mode": "full", "not_run": []}})
     assert found == GuardReport("full")
+    earlier = dataclasses.replace(run(guards="off"), guards=found)
+    assert {row["result"] for row in _guards(earlier)} == {"no finding"}
 
 
 def test_models_of_constant_outputs_have_no_order() -> None:
@@ -782,3 +838,80 @@ def test_models_of_constant_outputs_have_no_order() -> None:
             return 0 * x.flatten(1)[:, :3] + torch.tensor([0.0, 5.0, 0.0])
 
     assert not orders(audit(Constant().eval(), moved(90), **ORDER_OPTIONS))
+
+
+@cache
+def digits_network() -> nn.Module:
+    """A network of two layers, trained on digits for a fraction of a second."""
+    data = load_data("digits", split="train")
+    x, y = data.pixels(), data.y
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return network.eval()
+
+
+def digits_audit(threat: str, guards: GuardMode = "auto") -> Audit:
+    data = load_data("digits", split="test")
+    return audit(digits_network(), data, threat, "pgd:steps=10,step_size=0.25eps", guards=guards, precision=EXACT)
+
+
+def uninformative(result: Audit) -> list[AuditWarning]:
+    return [warning for warning in result.warnings if warning.name == "uninformative-radius"]
+
+
+@pytest.mark.parametrize(
+    ("threat", "fault"),
+    [("Linf:0.5", "large"), ("Linf:0.0005", "small"), ("L2:3.5", "large"), ("L2:0.002", "small"), ("L1:30", "large")],
+)
+def test_classes_differ_at_the_radius_that_is_named(threat: str, fault: str) -> None:
+    (warning,) = uninformative(digits_audit(threat))
+    norm = threat.partition(":")[0]
+    assert f"too {fault} to compare classes" in warning.sentence
+    named = f"{norm}:{warning.value:g}"
+    assert warning.sentence.endswith(f": repeat the audit with --threat {named} and another --out.")
+    assert re.search(rf"; at about {named} PGD of 5 steps succeeds on \d+ of the \d+ correctly", warning.sentence)
+    assert warning.value == float(f"{warning.value:.1g}")
+    again = digits_audit(f"{norm}:{warning.value:g}")
+    assert not uninformative(again)
+    accuracy = again.by_class["all"]
+    assert accuracy.max() - accuracy.min() > 0.3
+    assert 0.1 < again.by_attack["overall"]["all"] < 0.9
+
+
+def test_no_other_radius_is_searched_for_where_guards_are_off_or_classes_differ() -> None:
+    off = digits_audit("Linf:0.5", "off")
+    assert not off.warnings
+    usual = digits_audit("Linf:0.1", "full")
+    assert not uninformative(usual)
+    evidence = evidence_of(digits_network(), load_data("digits", split="test"), threat="Linf:0.1")
+    assert GUARDS["uninformative-radius"].cost(evidence) == 0
+    beyond = evidence_of(digits_network(), load_data("digits", split="test"), threat="Linf:0.5")
+    assert GUARDS["uninformative-radius"].cost(beyond) == 55 * int(beyond.clean.sum())
+
+
+def test_a_weak_attack_is_not_taken_for_a_small_radius() -> None:
+    data = load_data("digits", split="test")
+    weak = audit(digits_network(), data, "Linf:0.1", ConstantLoss(steps=3, random_init="none"), precision=EXACT)
+    assert not uninformative(weak)
+    assert weak.by_attack["overall"]["all"] == weak.by_attack["overall"]["clean"]
+
+
+@pytest.mark.parametrize(
+    ("correct", "expected"),
+    [((0, 0), "large"), ((0, 20), None), ((99, 100), "small"), ((60, 100), None)],
+)
+def test_imported_predictions_have_no_other_radius(correct: tuple[int, int], expected: str | None) -> None:
+    labels = np.repeat([0, 1], 100)
+    attacked = np.where(np.tile(np.arange(100), 2) < np.repeat(correct, 100), labels, 1 - labels)
+    outcomes = Outcomes.from_predictions(labels, labels, {"pgd": attacked}, threat="Linf:0.1")
+    found = GUARDS["uninformative-radius"](Evidence(outcomes))
+    if expected is None:
+        assert found is None
+        return
+    assert isinstance(found, AuditWarning)
+    assert found.sentence.endswith(f"so the radius is too {expected} to compare classes.")

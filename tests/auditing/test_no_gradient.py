@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,14 @@ from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import NoGradientError
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.minimal.fab import FAB
-from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.curve.search import robustness_curve
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.audit import audit, estimate
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import parse_attacks
 from classwise.auditing.worst_class.search import find_worst_class
 from classwise.cli import main
 from classwise.core.compute.precision import EXACT
-from classwise.core.errors import IncompleteError
-from classwise.reporting import report
 from tests.auditing import toys
 from tests.auditing.gradientless import RandomSearch, detached, sign, without_gradients
 from tests.refusals import check_refused
@@ -72,31 +71,13 @@ def test_the_warning_names_the_only_attack(model: Any) -> None:
     assert overall["all"] < overall[CLEAN]
 
 
-def test_where_no_attack_applies_no_robustness_is_reported(model: Any, tmp_path: Path) -> None:
-    result = run(model=model, out=tmp_path / "a")
-    assert result.attacks == (CLEAN,)
-    assert "robustness was not evaluated" in found(result)["no-gradient"]
-    assert result.complete
-    page = report(result, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "no attack was run" in page
-    assert "Robust, all images" not in page
-    for text in ("worst(all) < 0.2", "overall(pgd) < 0.1"):
-        with pytest.raises(IncompleteError, match="not applicable"):
-            Threshold.parse(text).holds(result)
-    assert not Threshold.parse("overall(clean) < 0.1").holds(result)
-    again = Audit.load(tmp_path / "a")
-    assert again.outcomes.meta.not_applicable == result.outcomes.meta.not_applicable
-
-
-def test_given_attacks_of_which_none_applies_are_refused_for_a_network_without_gradients(tmp_path: Path) -> None:
-    model = toys.Wrapped(back=detached)
-    assert run(model=model, attacks=["pgd:steps=3"]).attacks == (CLEAN,)  # perhaps a mistake: a guard warns
-    setattr(model, "no_gradient", "another runtime")  # noqa: B010  # mypy takes it for a tensor
-    message = r"^none of pgd, fab is applicable: another runtime; add an attack without gradients, such as square$"
-    check_refused(message, run, model=model, attacks=["pgd:steps=3", FAB(steps=2)], out=tmp_path / "a")
+@pytest.mark.parametrize("attacks", [None, ["pgd:steps=3", FAB(steps=2)]])
+def test_attacks_of_which_none_applies_are_refused(model: Any, attacks: Any, tmp_path: Path) -> None:
+    names = ", ".join(parse_attacks(attacks).attacks)
+    message = rf"^none of {re.escape(names)} is applicable: .*; choose an attack without gradients, such as square$"
+    check_refused(message, run, model=model, attacks=attacks, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
-    assert run(model=model).attacks == (CLEAN,)
-    assert run(model=model, attacks=["pgd:steps=3", SQUARE]).attacks == (CLEAN, "square")
+    assert run(model=model, attacks=CLEAN).attacks == (CLEAN,)
 
 
 def test_an_audit_resumes_with_the_same_attacks(tmp_path: Path) -> None:
@@ -128,7 +109,7 @@ def test_the_worst_class_and_the_curve_use_applicable_attacks(model: Any) -> Non
         lambda *given, **more: robustness_curve(given[0], given[1], "Linf", given[3], highest=0.1, **more),
     ):
         check_refused(
-            r"none of pgd is applicable: .*; add an attack without gradients",
+            r"none of pgd is applicable: .*; choose an attack without gradients",
             search,
             model,
             images(),
@@ -158,7 +139,9 @@ NAME = "tests.auditing.gradientless:detached_digits"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("attacks", [[], ["--attack=square:steps=5"], ["--attack=pgd", "--attack=square:steps=5"]])
+@pytest.mark.parametrize(
+    "attacks", [["--attack=clean"], ["--attack=square:steps=5"], ["--attack=pgd", "--attack=square:steps=5"]]
+)
 def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["audit", NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1", f"--out={tmp_path / 'a'}", *attacks]
     assert main([*words, "--json"]) == 0
@@ -167,9 +150,7 @@ def test_the_command_line_completes(attacks: list[str], tmp_path: Path, capsys: 
     assert "no-gradient" in {warning["name"] for warning in facts["warnings"]}
     asked = [word.removeprefix("--attack=").partition(":")[0] for word in attacks]
     assert facts["robustness_evaluated"] == ("square" in asked)
-    assert ("pgd" in facts["not_applicable"]) == ("pgd" in asked or not asked)
-    if "square" not in asked:
-        assert main([*words, "--resume", "--fail-if=worst(all) < 0.2"]) == 3
+    assert ("pgd" in facts["not_applicable"]) == ("pgd" in asked)
 
 
 @pytest.mark.slow
@@ -178,7 +159,7 @@ def test_the_other_evaluations_complete(command: str, tmp_path: Path, capsys: py
     words = [*command.split(), NAME, "--data=digits", "--subset=40", "--threat=Linf:0.1"]
     words += [] if command != "curve" else [f"--out={tmp_path / 'c'}", "--rounds=2"]
     assert main([*words, "--attack=apgd-ce:steps=2", "--attack=square:steps=5"]) == 0
-    assert main([*words, "--attack=pgd"]) == (0 if command == "audit --estimate" else 2)
+    assert main([*words, "--attack=pgd"]) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import FGSM, PGD, TemperaturePGD
-from classwise.auditing.run.suite import cross_entropy_only, norm_of, parse_attacks
+from classwise.auditing.run.audit import audit
+from classwise.auditing.run.suite import DEFAULT_SPECS, cross_entropy_only, norm_of, parse_attacks
+from classwise.data import load_data
 from tests.refusals import check_refused
 
 GRID = ("tpgd[2]", "tpgd[5]", "tpgd[10]", "tpgd[50]")
@@ -19,9 +22,7 @@ def test_the_default_is_not_the_usual_training_attack() -> None:
     suite = parse_attacks()
     assert tuple(suite.attacks) == ("pgd", "pgd-margin", *GRID)
     assert suite.families == {"tpgd": GRID}
-    first = suite.attacks["pgd"]
-    assert isinstance(first, PGD)
-    assert (first.steps, first.step_size) == (20, "0.1eps")
+    assert suite.specs()["pgd"] == parse_attacks("pgd:steps=20").specs()["pgd"]
     assert [attack.inverse_temperature for attack in suite.attacks.values() if isinstance(attack, TemperaturePGD)] == [
         2.0,
         5.0,
@@ -137,3 +138,20 @@ def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
 )
 def test_mistakes_are_one_line(words: Any, message: str) -> None:
     check_refused(message, parse_attacks, words)
+
+
+def test_the_default_suite_is_as_strong_as_its_attacks_at_equal_passes() -> None:
+    """Six attacks of 20 steps against one of 120 steps, on a network that was trained too briefly."""
+    train, test = load_data("digits", split="train"), load_data("digits", split="test", subset=120)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        wide = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU())
+        model = nn.Sequential(wide, nn.Flatten(), nn.Linear(256, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(8):
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(model(train.pixels()), train.y))
+        optimizer.step()
+    found = audit(model.eval(), test, "Linf:0.1", [*DEFAULT_SPECS, "long=pgd:steps=120"], guards="off").outcomes.frame
+    robust = found.pivot(index="index", columns="attack", values="correct")
+    assert 0.4 < robust[["pgd", "pgd-margin", *GRID]].all(axis=1).mean() <= robust["long"].mean() < 0.6

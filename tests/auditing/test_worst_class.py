@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,16 @@ def test_a_stream_gives_the_same_result(data: Images, found: WorstClass) -> None
     blocks = [(data.pixels(slice(i, i + 100)), data.y[i : i + 100]) for i in range(0, len(data), 100)]
     streamed = cw.find_worst_class(model(4), blocks, EPSILON, SUITE, **QUICK)
     assert streamed.images.drop(columns="index").equals(found.images.drop(columns="index"))
+
+
+def test_images_keep_their_names(tmp_path: Path) -> None:
+    toy = images(48, 4, strength=STRENGTH)
+    names = np.array([f"{row}.png" if row % 4 else "" for row in range(48)], dtype=object)
+    found = cw.find_worst_class(model(4), dataclasses.replace(toy, image_names=names), EPSILON, SUITE, out=tmp_path)
+    expected = [name or None for name in names]
+    for table in (found.images, pd.read_parquet(tmp_path / "rounds.parquet")):
+        assert table["name"].astype(object).where(table["name"].notna(), None).tolist() == expected
+    assert cw.find_worst_class(model(4), toy, EPSILON, SUITE).images["name"].isna().all()
 
 
 def test_radii_may_differ_between_images() -> None:

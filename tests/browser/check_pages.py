@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import torch
 
 import classwise as cw
 from classwise.reporting.palette import PALETTE
+from classwise.reporting.viewer.data import shown_images
+from classwise.reporting.viewer.notes import images_digest
 
 from ..reporting.conftest import audit_of
 from ..reporting.sample_pages import NAMES, sample_audit, sample_images, sample_pages
@@ -32,6 +35,8 @@ FAULTY = """<!doctype html><html><head><title>faults</title><style>
 <p style="width: 1500px">wider than the screen</p></main></body></html>"""
 DRAWN = "document.querySelectorAll('.thumb').length"
 """Number of images that a viewer has drawn, in JavaScript."""
+DRAW_ALL = "dispatchEvent(new Event('beforeprint'))"
+"""Draws the images up to those of a printed page, in JavaScript."""
 LEAST_SCALE = 0.85
 """Smallest scale of a drawing; its small print of 10.5 pixels is then 9 pixels high."""
 
@@ -168,6 +173,147 @@ def test_filters_and_keys_of_a_viewer(page: Page, sites: dict[str, Path]) -> Non
     assert page.messages == []
 
 
+ENTER_NOTE = """(([tags, text]) => {{
+  tags.value = {tags!r}; text.value = {text!r};
+  for (const field of [tags, text]) field.dispatchEvent(new Event("input", {{ bubbles: true }}));
+}})(document.querySelectorAll("dialog input, dialog textarea"))"""
+IMPORT_NOTES = """(() => {{
+  const [input, held] = [document.querySelector("#notes input"), new DataTransfer()];
+  held.items.add(new File([{text!r}], "other.json"));
+  input.files = held.files;
+  input.dispatchEvent(new Event("change"));
+}})()"""
+
+
+def test_notes_and_tags_of_a_viewer(page: Page, tmp_path: Path) -> None:
+    """They are stored by the browser, filtered, exported, read from the audit's folder, and joined with others."""
+    audit = cw.Audit.load(sample_audit().save(tmp_path / "a"))
+    site, file = cw.view(audit), tmp_path / "a/notes.json"
+    status, downloads = "document.querySelector('#notes p').textContent", str(tmp_path / "a")
+    page.send("Page.setDownloadBehavior", behavior="allow", downloadPath=downloads)
+    for theme, width in [*SCREENS, ("dark", 390)]:
+        page.screen(theme, width)
+        page.open(site, "group=1&image=61")
+        page.run(ENTER_NOTE.format(tags="blurred, <b>, blurred", text="a truck\u202e"))
+        assert page.violations() == []
+        page.open(site, "group=1")
+        thumb = page.run("document.querySelector('.thumb[data-at=\"61\"]').ariaLabel")
+        assert thumb.endswith("blurred, <b>, note")
+        assert page.violations() == []
+        assert page.overflow() == 0
+    assert page.run(status).startswith("1 image with notes or tags. Changes of 1 image are only in this browser")
+    for state, count in (("noted=with", 1), ("noted=tag+blurred", 1), ("noted=tag+b", len(audit.outcomes))):
+        page.open(site, f"{state}&view=images")
+        assert page.run("document.getElementById('found').textContent.split(' ')[0]") == str(count)
+    page.open(site, f"noted=without&view=images&image={audit.outcomes.index[0]}")
+    assert page.run("document.getElementById('found').textContent.split(' ')[0]") == str(len(audit.outcomes) - 1)
+    page.run("document.querySelector('dialog textarea').focus()")
+    page.press("ArrowRight")
+    assert page.run("document.getElementById('which').textContent").startswith(f"Image {audit.outcomes.index[0]},")
+
+    page.run("document.querySelector('#notes [name=export]').click()")
+    while not file.is_file():
+        page.run("new Promise((done) => setTimeout(done, 20))")
+    notes = json.loads(file.read_text(encoding="utf-8"))
+    exported = {"index": 61, "name": "", "tags": ["blurred", "<b>"], "text": "a truck⟨U+202E⟩"}
+    assert notes == {"schema_version": 1, "images": images_digest(audit.outcomes), "notes": [exported]}
+    page.open(cw.view(audit))
+    assert page.run(status) == "1 image with notes or tags."
+
+    other = [{"index": 61, "tags": ["dark"], "text": "no truck"}, {"index": 60, "tags": [], "text": "a truck"}]
+    page.run(IMPORT_NOTES.format(text=json.dumps({**notes, "notes": other})))
+    page.wait(f"{status}.startsWith('2 notes read from other.json. 2 images with notes or tags.')")
+    page.open(site, "image=61")
+    assert page.run("document.querySelector('dialog textarea').value") == "a truck⟨U+202E⟩\nno truck"
+    assert page.run("document.querySelector('dialog input').value") == "blurred, <b>, dark"
+    for text, reason in (
+        (json.dumps({**notes, "images": "0" * 64}), "it is on other images."),
+        (json.dumps({**notes, "schema_version": 9}), "its schema_version is 9, not 1."),
+        (json.dumps({**notes, "notes": [{"index": 61, "tags": [3], "text": ""}]}), "it is damaged."),
+        (json.dumps({**notes, "notes": None}), "it is damaged."),
+        ("{", "it is damaged."),
+    ):
+        page.run(IMPORT_NOTES.format(text=text))
+        page.wait(f"{status}.startsWith('other.json is not read: {reason} 2 images')")
+    assert page.messages == []
+
+
+def test_images_are_beside_their_adversarial_images_and_sorted_by_margins(page: Page, tmp_path: Path) -> None:
+    data = cw.load_data("digits", split="test", subset=60)
+    means = torch.stack([data.pixels()[data.y == digit].mean(0).flatten() for digit in range(10)])
+    linear = torch.nn.Linear(64, 10)
+    linear.weight.data, linear.bias.data = 2 * means, -means.square().sum(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), linear)
+    audit = cw.audit(model, data, "Linf:0.1", ["fgsm", "pgd:steps=3"], save=("images",), out=tmp_path / "a")
+    page.screen()
+    site = cw.view(audit, data=data)
+    frame, shown = audit.outcomes.frame, "[...document.querySelectorAll('.thumb')].map(({ dataset }) => dataset.at)"
+    for state, rows in (
+        ("sort=margin", frame["attack"].isin(["clean", "fgsm", "pgd"])),
+        ("sort=margin&attack=fgsm", frame["attack"] == "fgsm"),
+        ("sort=clean", frame["attack"] == "clean"),
+    ):
+        page.open(site, f"view=images&{state}")
+        page.run(DRAW_ALL)
+        lowest = frame[rows].groupby("index")["margin"].min()
+        order, _ = shown_images([audit])
+        found = lowest[audit.outcomes.index[order[[int(place) for place in page.run(shown)]]]].to_numpy()
+        assert (np.diff(found) > -0.01).all(), state  # of margins with two digits
+        assert np.ptp(found) > 1
+    orders = "[...document.querySelector('form').elements.sort.options].map(({ value }) => value).join()"
+    from_margin = "getComputedStyle(document.querySelector('form').elements.low.closest('label')).display"
+    assert (page.run(orders), page.run(from_margin)) == (",margin,clean", "grid")
+    for attack, sheets in (("clean", 0), ("fgsm", 1), ("all", 1)):
+        page.open(site, f"view=images&attack={attack}")
+        page.run(DRAW_ALL)
+        turned = audit.outcomes.correct("clean") & ~audit.outcomes.correct(attack)
+        pairs = (
+            "[...document.querySelectorAll('.thumb')].filter((thumb) => thumb.querySelectorAll('.tile').length === 2)"
+        )
+        assert page.run(f"{pairs}.length") == (turned.sum() if sheets else 0)
+        assert page.run("document.querySelectorAll('.pairs').length > 0") == bool(sheets)
+        assert page.violations() == []
+    page.open(cw.view(sample_audit(), tmp_path / "without-margins"))
+    assert (page.run(orders), page.run(from_margin)) == ("", "none")
+    assert page.messages == []
+
+
+def test_names_and_crossings_of_groups(page: Page, tmp_path: Path) -> None:
+    """A class and two groupings are filters together; a cell of the table of crossings opens its images."""
+    outcomes = sample_audit().outcomes
+    rows = np.arange(len(outcomes))
+    outcomes = outcomes.add_groups("light", rows % 2, ["dark", "bright"]).add_groups("site", rows % 3, [*"abc"])
+    names = {row: f"test/IMG_{row}.jpg" for row in rows}
+    outcomes = cw.Outcomes(outcomes.frame.assign(name=outcomes.frame["index"].map(names)), outcomes.meta)
+    site = cw.view(cw.Audit(outcomes), tmp_path)
+    for theme, width in SCREENS:
+        page.screen(theme, width)
+        for state in ("", "group=0&g0=1&g1=2", "named=IMG_61", "image=61"):
+            page.open(site, state)
+            assert page.violations() == [], state
+            assert page.overflow() == 0, state
+    assert "Image 61, test/IMG_61.jpg" in page.run("document.getElementById('which').textContent")
+    page.open(site, "named=img_61")
+    assert page.run("document.getElementById('found').textContent") == "1 image"
+    page.screen()
+    page.open(site, "group=0&g0=1&g1=2")
+    member = (outcomes.labels == 0) & (rows % 2 == 1) & (rows % 3 == 2)
+    correct = outcomes.correct("all")[member].sum()
+    assert f"{correct} of {member.sum()} correct" in page.run("document.getElementById('crossed').textContent")
+    page.open(site)
+    choices = "[...document.querySelectorAll('.crossing select')]"
+    assert page.run(f"{choices}.map((select) => select.selectedOptions[0].textContent).join()") == "class,light"
+    page.run(f"{choices}[1].value = 2; {choices}[1].dispatchEvent(new Event('change'))")
+    assert page.run("document.querySelector('.crossing').previousSibling.textContent").startswith(
+        "Accuracy by class and site"
+    )
+    page.run("document.querySelector('.crossing ~ .scroll td a').click()")
+    page.wait("document.querySelector('.thumb')")
+    member = (outcomes.labels == 0) & (rows % 3 == 0)
+    assert page.run("document.getElementById('found').textContent") == f"{member.sum()} images"
+    assert page.messages == []
+
+
 def test_a_viewer_of_a_cascade_links_to_the_images_of_each_attack(page: Page, tmp_path: Path) -> None:
     data = cw.load_data("digits", split="test", subset=60)
     means = torch.stack([data.pixels()[data.y == digit].mean(0).flatten() for digit in range(10)])
@@ -218,7 +364,7 @@ def test_hostile_names_do_nothing_in_a_viewer(page: Page, tmp_path: Path) -> Non
 def test_a_viewer_prints(page: Page, sites: dict[str, Path]) -> None:
     page.screen(media="print")
     page.open(sites["one"], "group=1")
-    page.run("dispatchEvent(new Event('beforeprint'))")
+    page.run(DRAW_ALL)
     assert page.run("getComputedStyle(document.querySelector('.controls')).display") == "none"
     assert page.run("document.querySelectorAll('.thumb').length") == 60
     assert page.overflow() == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import classwise as cw
@@ -174,6 +175,24 @@ def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path
     assert "contains an audit with other settings: " in changed.err
 
 
+def test_a_page_by_another_grouping_replaces_none(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    source, folder = tmp_path / "photos", tmp_path / "a"
+    rows = ["file_name,light"]
+    for number in range(10):
+        (source / str(number)).mkdir(parents=True)
+        Image.new("L", (8, 8), 20 * number).save(source / str(number) / "a.png")
+        rows.append(f"{number}/a.png,{'day' if number % 2 else 'night'}")
+    (source / "metadata.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    words = ["audit", run, f"--data={source}", "--data-set=size=8", "--attack=fgsm", f"--out={folder}"]
+    assert f"page: {folder / 'page.html'}" in classwise(*words).out
+    first = (folder / "page.html").read_bytes()
+    said = classwise(*words, "--resume", "--group=light")
+    assert f"page: {folder / 'page-light.html'}" in said.out, said.err
+    assert "night" in (folder / "page-light.html").read_text(encoding="utf-8")
+    assert (folder / "page.html").read_bytes() == first
+    assert f"page: {folder / 'page.html'}" in classwise(*words, "--resume").out
+
+
 @pytest.fixture
 def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """An hour goes by when an attack fgsm begins."""
@@ -250,7 +269,7 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     )
     assert lines[2].startswith("time on cpu: ")
     assert lines[3].endswith("no others are attacked; most: they are robust to all attacks")
-    device = "NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)"
+    device = "NVIDIA H100 80GB HBM3 (rates of the documentation, On a GPU)"
     predicted = classwise(*words, "--rates=h100").out.splitlines()
     assert (predicted[1], predicted[2].partition(": ")[0]) == (lines[1], f"time on {device}")
     assert not (tmp_path / "a").exists()
@@ -272,7 +291,7 @@ def test_a_model_of_ones_own(classwise: Classwise, tmp_path: Path, monkeypatch: 
         "--data=digits",
         "--attack=fgsm",
         "--mean=0.3",
-        "--std=0.4",
+        "--std=2/5",
     ]
     said = classwise(*words, "--html=page.html")
     assert said.status == 0, said.err
@@ -362,7 +381,7 @@ def test_many_large_images_are_read_while_they_are_attacked(
         audits.append(Audit.load(tmp_path / str(limit)))
     assert audits[1].by_class.equals(audits[0].by_class)
     assert audits[1].outcomes.meta.images == 40
-    assert audits[1].outcomes.meta.data_hash not in ("", audits[0].outcomes.meta.data_hash)  # that of a stream
+    assert audits[1].outcomes.meta.data_hash == audits[0].outcomes.meta.data_hash != ""
 
 
 @pytest.mark.parametrize(

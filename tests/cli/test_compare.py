@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -166,9 +167,28 @@ def test_a_change_against_the_first_method_fails_a_build(classwise: Classwise, a
     assert json.loads(said.out)["fail_if"] == {"worst(all) > 0": ["fair"], "worst(all) < 0": []}
 
 
+def test_the_smallest_loss_that_fails_is_printed_and_written(
+    classwise: Classwise, audits: list[Path], tmp_path: Path
+) -> None:
+    text, junit = "any(clean).high >= 0", tmp_path / "compare.xml"
+    words = ["compare", *audits, "--require", text, "--require=overall(all).high >= 0", "--junit", junit]
+    printed = classwise(*words).printed
+    assert "; smallest loss in one class that could have failed this: 7.0 points)" in printed
+    suite = ET.parse(junit).getroot()[0]
+    assert [case.get("name") for case in suite.findall("testcase")] == [
+        *(f"requires {text}: fair: {name}" for name in NAMES),
+        "requires overall(all).high >= 0: fair",
+    ]
+    assert (suite.get("name"), suite.get("failures")) == ("comparison with plain", "0")
+    assert "could have failed this: 7.0 points" in (suite[0].findtext("system-out") or "")
+    losses = classwise("compare", *audits, "--require", text, "--json").facts["smallest_losses"]
+    assert losses == {f"requires {text}": {"fair": dict.fromkeys(NAMES, 0.07)}}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--junit=a.xml"], "--junit requires a condition"),
         (["--fail-if=worst(apgd) < 0"], "condition 'worst(apgd) < 0': unknown attack of 'plain'"),
         (["--fail-if=cats(all) < 0"], "did you mean 'cat'"),
         (["--fail-if=mcd(all).low < 0"], "unknown measure in condition 'mcd(all).low < 0': 'mcd.low'"),

@@ -17,7 +17,8 @@ FEW = ("--corruption", "fog", "--corruption", "contrast", "--severity", "5", "--
 def test_a_table_over_corruptions(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     printed = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path).printed
     table = pd.read_csv(tmp_path / "by_class.csv", index_col="class")
-    assert table.columns.tolist() == ["fog", "contrast", "mean"]
+    columns = [f"{name}{end}" for name in ("fog", "contrast", "mean") for end in ("", "_low", "_high")]
+    assert table.columns.tolist() == columns
     assert len(table) == 11
     values: Any = table.to_dict()
     assert f"{100 * values['fog']['overall']:.1f}" in printed

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 import typer
 from PIL import Image
+from torch import nn
 
 import classwise as cw
 from classwise.attacks import ATTACKS
@@ -23,7 +25,7 @@ from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.suite import parse_attacks
 from classwise.cli.app import app
 from classwise.cli.options import pairs
-from classwise.models import save_weights
+from classwise.models import AdjustedLogits, save_weights
 from classwise.papers import catalogue
 from classwise.threat.ball import Threat
 from classwise.training.citations import papers as papers_behind
@@ -206,13 +208,14 @@ SMALLER = {
     "cifar10-c": "digits",
     "docs/results/papers": "runs/papers",
     "kdd21/T3": "cfa23/F1",
-    "reduced": "smoke",
+    "small": "smoke",
     "runs/epochs/checkpoints/epoch-20.safetensors": "runs/epochs/checkpoints/epoch-1.safetensors",
     "size=64": "size=16",
 }
 """Words in whose place a test has others, so that a command takes a second."""
 NOT_RUN = {
     "evidence": "depends on the accuracy of the training; tests/test_docs.py runs it",
+    "--policy": "requires all images and its attacks; tests/test_docs.py runs an example",
     "digits_net:build": "is trained in a tutorial; tests/test_docs.py and tests/test_tutorials.py run it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",
@@ -272,7 +275,7 @@ def on_digits(command: Command) -> list[str]:
 
 def write_photos(folder: Path) -> None:
     """A folder of images of two sizes by split and class, with a table of metadata of the test images."""
-    for split, count in (("train", 60), ("test", 10)):
+    for split, count in (("train", 60), ("val", 10), ("test", 10)):
         for place, name in enumerate(("cat", "dog")):
             (folder / split / name).mkdir(parents=True)
             for number in range(count):
@@ -293,6 +296,9 @@ def prepared(run_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     np.savez(folder / "more.npz", x=digits.x.numpy(), y=np.zeros(len(digits), int))
     save_weights(folder / "weights.safetensors", cw.load_model("small-cnn", data=digits, width=0.1))
     write_photos(folder / "photos")
+    for name in ("model", "tuned"):  # of the network in how-to/own-model.md
+        layers = nn.Conv2d(3, 32, 3, stride=2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 2)
+        torch.save(nn.Sequential(*layers).state_dict(), folder / f"{name}.pt")
     write_cifar10(folder / "data" / "cifar-10-batches-py")
     write_mnist(folder / "data" / "mnist")
     (folder / "torchattacks.py").write_text(LIBRARY, encoding="utf-8")
@@ -357,6 +363,7 @@ SMALLER_PYTHON = {
     '), "Linf:8/255")': '), "Linf:8/255", "pgd:steps=1")',
     "steps=20": "steps=1",
     "module(x)[0]": "module(x)",
+    "module.fc\n": "module.fc3\n",
 }
 """Text in whose place a test has other text, so that a block takes a second."""
 PYTHON = [
@@ -389,6 +396,8 @@ def test_the_python_of_the_documents_runs(
     }
     names["data"] = cw.load_data("digits", subset=20)
     names["module"] = cw.load_model("small-cnn", data=names["data"], width=0.1)
+    names["found"] = AdjustedLogits(names["module"], [0.1] * 10)  # of an adjustment: the constants are read
+    names["found"].constants = names["found"].logit_adjustment
     names["image"] = Image.new("RGB", (20, 16))
     exec(compile(block, document.name, "exec"), names)
 

@@ -10,6 +10,7 @@ import pytest
 
 import classwise as cw
 from tests.auditing.test_criteria import written
+from tests.reporting.test_evidence import as_if_computed
 
 from .conftest import Classwise
 
@@ -21,7 +22,7 @@ def audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     outcomes = cw.Outcomes.from_predictions(
         labels, labels, {"pgd": labels * (np.arange(40) % 2)}, ["0", "1", "2"], threat="Linf:0.1"
     )
-    cw.Audit(outcomes).save(tmp_path / "a")
+    cw.Audit(as_if_computed(outcomes)).save(tmp_path / "a")
     return "a"
 
 
@@ -37,6 +38,15 @@ def test_statuses_of_the_verdicts(audit: str, classwise: Classwise) -> None:
         assert f"verdict: {verdict}" in said.out
         assert "Criteria stated after the run." in said.out
         assert (Path(name) / "evidence.html").is_file()
+
+
+def test_a_model_card_on_request(audit: str, classwise: Classwise) -> None:
+    words = ("evidence", audit, f"--policy={written(Path('policy.yaml'), fail_if=['overall(all) < 0.1'])}")
+    assert "card:" not in classwise(*words, "--out=plain").out
+    assert not Path("plain/README.md").exists()
+    assert "card: evidence/README.md" in classwise(*words, "--card").out
+    assert Path("evidence/README.md").read_text().startswith("---\nlicense: unknown\n")
+    assert classwise("evidence", "verify", "evidence").status == 0
 
 
 def test_verification_exits_with_1_if_anything_differs(audit: str, classwise: Classwise) -> None:

@@ -19,12 +19,12 @@ def test_list(classwise: Classwise) -> None:
     assert all(item["status"] in {"runnable", "covered", "missing"} for item in items)
     assert all(bool(item["command"]) != bool(item["missing"]) for item in items)
     by_id = {item["id"]: item for item in items}
-    assert by_id["kdd21/T1"]["scales"] == ["smoke", "reduced", "medium", "full"]
+    assert by_id["kdd21/T1"]["scales"] == ["smoke", "small", "reduced", "medium", "full"]
     assert by_id["cfa23/M7"]["covered_by"] == ["schedule ccr", "item cfa23/T2"]
     assert by_id["cfa23/M7"]["command"] == "classwise papers run cfa23/T2"
     assert (by_id["cfa23/Th2"]["scales"], by_id["cfa23/Th2"]["deviations"]) == ([], {})
-    assert by_id["cfa23/T1"]["deviations"]["full"][0] == "trainings: 5 (paper), 1 (here)"
-    assert "network: wrn-34-10 (paper), preactresnet18 (here)" in str(by_id["kdd21/T1"]["deviations"]["reduced"])
+    assert by_id["cfa23/T1"]["deviations"]["full"][0] == "TRADES: loss scaled: no (paper), yes (here)"
+    assert "network: wrn-34-10 (paper), preactresnet18 (here)" in str(by_id["kdd21/T1"]["deviations"]["small"])
     said = classwise("papers", "list", "benz20")
     rows = said.out.splitlines()[1:]
     assert all(item.title in row for item, row in zip(catalogue.paper("benz20").items, rows, strict=True))
@@ -40,13 +40,15 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert "smoke" in by_id["cfa23/F1"]
     assert "no settings" in by_id["cfa23/F1"]
     assert "smoke" not in by_id["cfa23/F4"]
-    assert "full 0, medium 5, reduced " in by_id["cfa23/F4"]
+    assert "full 0, medium 5, reduced 10, small " in by_id["cfa23/F4"]
     items = {item["id"]: item for item in classwise("papers", "list", "--store", store, "--json").facts}
     assert set(items) == set(catalogue.items())
     assert items["cfa23/F1"]["run_at"] == ["smoke"]
     assert items["cfa23/M3"]["settings"] == {}
+    deviations = {scale: items["cfa23/T1"]["settings"][scale]["deviations"] for scale in ("small", "full")}
+    assert {"row": "AT", "setting": "trainings", "paper": "5", "here": "1"} in deviations["small"]
+    assert not any(deviation["setting"] == "trainings" for deviation in deviations["full"])
     facts = items["cfa23/T1"]["settings"]["full"]
-    assert {"row": "AT", "setting": "trainings", "paper": "5", "here": "1"} in facts["deviations"]
     assert facts["rows"]["AT + CFA"]["ccm lambda1"] == {"paper": [0.5], "code": None, "here": 0.5}
     assert facts["rows_not_in_the_paper"] == ["TRADES, unscaled"]
     said = classwise("papers", "list", "--store", tmp_path / "stroe")
@@ -72,7 +74,7 @@ def test_show_settings(classwise: Classwise) -> None:
     shown = classwise("papers", "show", "cfa23/T1").out.splitlines()
     decay = next(row for row in shown if row.startswith("averaging decay"))
     assert re.split(" {2,}", decay)[-2:] == ["0.85; authors' code: 0.88", "0.85"]
-    assert "deviations from the paper at scale full: 3" in shown
+    assert "deviations from the paper at scale full: 2" in shown
     shown = classwise("papers", "show", "kdd21/T1").out.splitlines()
     (beta,) = (row for row in shown if row.startswith("loss beta") and "MART" in row)
     assert "6 (public code)" in beta
@@ -87,7 +89,7 @@ def test_show(classwise: Classwise) -> None:
     printed = classwise("papers", "show", "kdd21/T3").printed
     assert "HE, 1/T = 50" in printed
     assert "note 1.1 (misprint)" in printed
-    assert "scale reduced" in printed
+    assert "scale small" in printed
     shown = classwise("papers", "show", "kdd21/T3", "--json").facts
     assert shown["printed"]["rows"][0]["tot"] == 51.8
     assert len(shown["notes"]) == 9
@@ -175,7 +177,7 @@ def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypat
     monkeypatch.setenv("CLASSWISE_DATA", str(tmp_path / "nothing"))
     monkeypatch.setattr("classwise.data.sets.loading._fetch", _no_network)
     monkeypatch.setattr("classwise.data.sets.loading.data_directories", lambda root: [tmp_path / "nothing"])
-    said = classwise("papers", "run", "kdd21/T1", "--scale", "reduced", "--store", tmp_path / "store")
+    said = classwise("papers", "run", "kdd21/T1", "--scale", "small", "--store", tmp_path / "store")
     assert said.status == 2
     assert said.err.splitlines()[-1].startswith("classwise: cifar10 (train) is not in")
     assert "days" not in said.err
@@ -198,7 +200,7 @@ def test_models_and_images_of_the_user(classwise: Classwise, tmp_path: Path) -> 
             Image.new("RGB", (16, 16), (200 * label, 90 * number, 30)).save(tmp_path / f"photos/{name}/{number}.png")
     model = tmp_path / "plain.safetensors"
     save_weights(model, load_model("small-cnn", num_classes=2, in_channels=3, width=0.1))
-    given = ["--scale", "reduced", "--store", tmp_path / "store", "--data", tmp_path / "photos"]
+    given = ["--scale", "small", "--store", tmp_path / "store", "--data", tmp_path / "photos"]
     (result,) = classwise("papers", "run", "benz20/P1.2", *given, "--model", model, "--json").facts
     assert [row["name"] for row in result["tables"][0]["rows"]] == [f"{model}, clean", f"{model}, PGD"]
     assert result["tables"][0]["note"].startswith("4 images of 2 classes, Linf:4/255.")

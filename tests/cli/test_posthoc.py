@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import classwise as cw
 from classwise.core.files.ownership import OWNER, owned
+from classwise.models import read_state
+from classwise.posthoc.logit_adjustment import LogitAdjustment
 
 from .conftest import Classwise
 
@@ -45,6 +50,22 @@ def test_adjust_logits_writes_a_model_and_says_what_it_did(classwise: Classwise,
     }
 
 
+def test_an_adjustment_without_an_effect_is_noted(
+    classwise: Classwise, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_effect(*arguments: Any, **options: Any) -> LogitAdjustment:
+        found = adjust_logits(*arguments, **options | {"rates": [1e-6]})
+        assert found.constants.any()
+        return found
+
+    adjust_logits, words = cw.adjust_logits, ["adjust-logits", run, "--attack=pgd:steps=1", "--which=last"]
+    line = "cross-fitted, the adjustment changes the robust accuracy of no class"
+    assert line not in classwise(*words).printed
+    monkeypatch.setattr(cw, "adjust_logits", without_effect)
+    assert line in classwise(*words).printed
+    assert line not in classwise(*words, "--folds=0").printed
+
+
 def test_interpolate_weights_writes_a_model_and_says_what_it_tried(
     classwise: Classwise, run: Path, run_folder: Path, tmp_path: Path
 ) -> None:
@@ -61,6 +82,12 @@ def test_interpolate_weights_writes_a_model_and_says_what_it_tried(
     [
         ("adjust-logits", ["RUN", "--which=nonsense"], "has no weights 'nonsense'"),
         ("adjust-logits", ["EMPTY"], "contains no run"),
+        ("adjust-logits", ["RUN", "--data=digits"], "--data does not apply to the run"),
+        ("adjust-logits", ["RUN", "--weights=w.pt"], "--weights does not apply to the run"),
+        ("adjust-logits", ["RUN/checkpoints/last.safetensors", "--out=o.st"], "--data is required"),
+        ("adjust-logits", ["RUN/checkpoints/last.safetensors", "--data=digits"], "--out is required"),
+        ("adjust-logits", ["small-cnn", "--data=digits", "--out=o.st"], "unknown split of digits 'val'"),
+        ("interpolate-weights", ["small-cnn", "--data=digits", "--split=train", "--out=o.st"], "--start is required"),
         ("interpolate-weights", ["RUN"], "started from random weights"),
         ("interpolate-weights", ["RUN", "--which=nonsense"], "has no weights 'nonsense'"),
         ("interpolate-weights", ["RUN", "--start=RUN", "--shares=a,b"], "--shares 'a,b' should be numbers with commas"),
@@ -85,3 +112,41 @@ def test_a_run_that_another_process_uses_is_not_written(
         assert classwise(*words, "--out", tmp_path / "elsewhere.safetensors").status == 0
     assert classwise(*words).status == 0
     assert not (run / OWNER).exists()
+
+
+NETWORK = """
+from torch import nn
+
+def build(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.Linear(in_channels * 64, num_classes, bias=False))
+"""
+
+
+def test_a_network_and_checkpoints_of_ones_own(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fit, audit the written file, and interpolate: everything by the command line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "posthoc_net.py").write_text(NETWORK)
+    weights = {name: {"1.weight": torch.randn(10, 64, generator=torch.Generator().manual_seed(seed))}
+               for seed, name in enumerate(("tuned.pt", "start.pt"))}  # fmt: skip
+    for name, tensors in weights.items():
+        torch.save(tensors, name)
+    model = ["posthoc_net:build", "--data", "digits", "--subset", "100", "--threat", "Linf:0.02"]
+    fit = [*model, "--split", "train", "--weights", "tuned.pt", "--attack", "pgd:steps=2"]
+    facts = classwise("adjust-logits", *fit, "--folds=0", "--out", "adjusted.safetensors", "--json").facts
+    constants = [row["adjustment"] for row in facts["classes"].values()]
+    audited = ["--attack", "pgd:steps=2", "--out", "audit"]
+    classwise("audit", *model, "--weights", "adjusted.safetensors", *audited)
+    outcomes = cw.Audit.load("audit").outcomes.frame.query("attack == 'clean'")
+    images = cw.load_data("digits", subset=100)
+    logits = images.pixels(slice(None)).flatten(1) @ weights["tuned.pt"]["1.weight"].T + torch.tensor(constants)
+    assert outcomes["prediction"].tolist() == logits.argmax(1).tolist()
+    printed = classwise("adjust-logits", *fit, "--out", "again.safetensors").printed
+    assert "robust accuracy on 100 images of the fit" in printed
+    mixed = ["--start", "start.pt", "--shares", "0.25", "--out", "mixed.safetensors"]
+    assert "selected on 100 images of the fit" in classwise("interpolate-weights", *fit, *mixed).printed
+    first, second = (weights[name]["1.weight"] for name in ("tuned.pt", "start.pt"))
+    (stored,) = read_state("mixed.safetensors").tensors.values()
+    torch.testing.assert_close(stored, 0.25 * first + 0.75 * second)

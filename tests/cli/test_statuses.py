@@ -74,6 +74,8 @@ class _Raised:
         (RuntimeError("could not create a primitive"), 2, "not enough memory (RuntimeError: could not create"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "not enough memory"),
         (SystemError("error return without exception set"), 2, "not enough memory"),
+        (ImportError("backend.so: failed to map segment from shared object"), 2, "not enough memory"),
+        (ImportError("backend.so: failed to map segment from shared object: Operation not permitted"), 70, "internal"),
         (PermissionError(errno.EACCES, "Permission denied", "x.html"), 2, "x.html: Permission denied"),
         (ZeroDivisionError("a bug"), 70, "internal error: ZeroDivisionError: a bug; please report"),
         (SystemExit(0), 70, "internal error: SystemExit"),

@@ -46,7 +46,7 @@ def check_files(folder: Path) -> set[str]:
 
 def test_files_and_results_are_strict_json(classwise: Classwise, run_folder: Path, tmp_path: Path) -> None:
     audit, other, policy = (tmp_path / name for name in ("audit", "other", "policy.yaml"))
-    policy.write_text(yaml.safe_dump({**POLICY, "fail_if": ["overall(all) < 0.0"]}))
+    policy.write_text(yaml.safe_dump({**POLICY, "fail_if": ["overall(all) <= 0.0"]}))
     digits = ["--data=digits", "--subset=30", "--threat=Linf:0.1"]
     model = [run_folder, *digits, "--attack=fgsm"]
     commands: list[list[Any]] = [

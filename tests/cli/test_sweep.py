@@ -75,7 +75,7 @@ def test_an_estimate_starts_nothing(classwise: Classwise, plan: Path) -> None:
     plan.write_text(PLAN + f"set: {json.dumps(TINY | {'precision.dtype': 'auto'})}\n")
     predicted = classwise("sweep", plan, "--estimate", "--rates=h100")
     assert predicted.out.startswith("2 cells: at most "), predicted.err
-    assert "on one NVIDIA H100 80GB HBM3 (rates of docs/results/gpu)" in predicted.out
+    assert "on one NVIDIA H100 80GB HBM3 (rates of the documentation, On a GPU)" in predicted.out
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from torch import nn
 
 class Net(nn.Module):
     def __init__(self):
-        super().__init__()
+        super().__init__(); torch.manual_seed(0)
         self.linear, self.count = nn.Linear(64, 10), 0
 
     def forward(self, x):
@@ -40,7 +40,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int]
     def write(body: str, passes: int = 0) -> Path:
         (tmp_path / "mine.py").write_text(NET.replace("BODY", body).replace("PASSES", str(passes)))
         monkeypatch.chdir(tmp_path)
-        monkeypatch.delitem(sys.modules, "mine", raising=False)
+        monkeypatch.setitem(sys.modules, "mine", sys)  # so that the module is removed at the end
+        monkeypatch.delitem(sys.modules, "mine")
         monkeypatch.setattr(sys, "dont_write_bytecode", True)
         return tmp_path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,19 @@ def test_a_viewer_is_written_beside_its_audit_or_to_a_folder(audits: Path, class
     assert "../b/view" not in (audits / "board/index.html").read_text()
     assert classwise("view", "first=a", "second=b", "--out", "site").out.strip() == "page: site/index.html"
     assert "second compared with first" in (audits / "site/index.html").read_text()
+
+
+def test_missing_images_are_reported(audits: Path, classwise: Classwise, caplog: pytest.LogCaptureFixture) -> None:
+    assert classwise("view", "a").status == 0
+    assert "Clean images have a placeholder, since the audit names no data set of classwise" in caplog.text
+    caplog.clear()
+    data = cw.Images(np.zeros((40, 1, 2, 2), dtype=np.float32), np.repeat([0, 1], 20))
+    outcomes = cw.Audit.load(audits / "a").outcomes
+    meta = dataclasses.replace(outcomes.meta, data_hash=data.fingerprint())
+    cw.Audit(cw.Outcomes(outcomes.frame, meta)).save(audits / "known")
+    np.savez(audits / "known.npz", x=data.x.numpy(), y=data.y.numpy())
+    assert classwise("view", "known", "--data", "known.npz").status == 0
+    assert not caplog.text
 
 
 @pytest.mark.parametrize(

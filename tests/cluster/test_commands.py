@@ -51,8 +51,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_verbatim(engine: str) -> None:
-    """Run the commands that name an engine, and check that all cells have finished."""
+def run_verbatim(engine: str) -> list[str]:
+    """Run the commands that name an engine, each of which must succeed, and return their names.
+
+    All cells of the sweep must have finished, and sharded audits are compared with that of one process.
+    """
     page = DOCS / "how-to/executors.md"
     ran = [words for words in commands("Commands", page) if any(engine in word for word in words)]
     for words in ran:
@@ -61,6 +64,7 @@ def run_verbatim(engine: str) -> None:
         else:
             classwise(*words)
     assert "2 finished" in classwise("sweep", "status", f"sweeps/{engine}")
+    return [words[0] if words[0] == "audit" else words[1] for words in ran]
 
 
 def check_shards(words: list[str]) -> None:
@@ -98,13 +102,12 @@ def assert_same_verdicts(first: pd.DataFrame, second: pd.DataFrame) -> None:
 
 
 def test_on_this_machine() -> None:
-    """Each command must succeed, which `classwise` asserts."""
-    run_verbatim("here")
+    assert run_verbatim("here") == ["run"]
 
 
 def test_on_ray() -> None:
-    pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
-    run_verbatim("ray")
+    pytest.importorskip("ray", reason='Ray is not installed: pip install ".[ray]", or make test-cluster')
+    assert run_verbatim("ray") == ["run"]
     check_shards(["audit", "runs/mine", "--attack", "autoattack", "--shards", "2", "--on", "ray"])
 
 
@@ -113,4 +116,4 @@ def test_on_slurm(place: Path) -> None:
     pytest.importorskip("submitit", reason='submitit is not installed: pip install "classwise[slurm]"')
     (place / "slurm").mkdir()
     with slurm_cluster.running(place / "slurm"):
-        run_verbatim("slurm")
+        assert run_verbatim("slurm") == ["run", "status", "resume", "collect", "audit"]

@@ -30,7 +30,7 @@ from tests.cluster.cells import (
 from tests.launching import write_programs
 from tests.refusals import check_refused
 
-ray = pytest.importorskip("ray", reason='Ray is not installed: pip install "classwise[ray]", or make test-cluster')
+ray = pytest.importorskip("ray", reason='Ray is not installed: pip install ".[ray]", or make test-cluster')
 cluster_utils = pytest.importorskip("ray.cluster_utils")
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Ray's own warnings

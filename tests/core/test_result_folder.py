@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from tests.refusals import check_refused
 SETTINGS = {"seed": 0, "attacks": {"pgd": {"steps": 5}}}
 
 
-def claim(folder: ResultFolder, *, resume: bool = False, **settings: Any) -> bool:
-    with folder.claimed({**SETTINGS, **settings}, resume=resume, name="a") as resumed:
+def claim(
+    folder: ResultFolder, *, resume: bool = False, options: Mapping[str, str] | None = None, **settings: Any
+) -> bool:
+    with folder.claimed({**SETTINGS, **settings}, resume=resume, options=options or {}, name="a") as resumed:
         assert matches(folder.marker)
         return resumed
 
@@ -33,8 +36,15 @@ def test_a_folder_is_resumed_with_the_same_settings_only(kind: str, tmp_path: Pa
         ({"attacks": {"fgsm": None}}, "attacks was pgd, now fgsm"),
     )
     for settings, differs in changed:
+        options = {"seed": "--seed", "attacks": "--attack"}
+        named = f"{differs} \\({options[next(iter(settings))]}\\)"
         check_refused(
-            f"contains an? {kind} with other settings: {differs}; give another", claim, folder, resume=True, **settings
+            f"contains an? {kind} with other settings: {named}; give another",
+            claim,
+            folder,
+            resume=True,
+            options=options,
+            **settings,
         )
 
 

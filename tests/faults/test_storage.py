@@ -8,6 +8,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,31 @@ def test_a_folder_with_early_files_is_unused(tmp_path: Path) -> None:
     assert not is_unused(tmp_path)
     (tmp_path / "thesis.txt").write_text("mine")
     assert not is_unused(tmp_path, early=["environment.json", "thesis.txt"]), "it was not written by this package"
+
+
+@pytest.mark.parametrize("question", range(4))
+def test_a_folder_is_unused_if_another_process_creates_it_during_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: int
+) -> None:
+    folder, asked = tmp_path / "run", list[str]()
+
+    def then_created(name: str) -> None:
+        original = getattr(Path, name)
+
+        def ask(path: Path, *args: Any, **kwargs: Any) -> bool:
+            answer: bool = original(path, *args, **kwargs)
+            if path == folder:
+                asked.append(name)
+                if len(asked) == question + 1:
+                    folder.mkdir()
+            return answer
+
+        monkeypatch.setattr(Path, name, ask)
+
+    for name in ("exists", "is_dir"):
+        then_created(name)
+    assert is_unused(folder)
+    assert asked
 
 
 def test_a_folder_is_unused_while_it_is_checked(tmp_path: Path) -> None:

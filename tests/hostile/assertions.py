@@ -111,7 +111,7 @@ MORE: dict[str, tuple[Given, frozenset[int]]] = {
     "a model of None": ({"model": None}, REFUSED),
     "a model that is a class": ({"model": nn.Linear}, REFUSED | USER),
     "a model that is a path": ({"model": "file"}, REFUSED),
-    "a model of NaN": ({"model": lambda x: torch.full((len(x), 10), torch.nan)}, frozenset({3})),
+    "a model of NaN": ({"model": lambda x: torch.full((len(x), 10), torch.nan)}, REFUSED),
     "a model of one class": ({"model": lambda x: x.flatten(1)[:, :1]}, REFUSED | USER),
     "a model that raises": ({"model": raises}, USER),
     "a model that asserts": ({"model": lambda x: (_ for _ in ()).throw(AssertionError("no"))}, USER),

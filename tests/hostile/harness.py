@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from classwise.cli import concluded, main
+from classwise.core.files.ownership import OWNER
 from tests.hostile import (
     ambient,
     assertions,
@@ -238,7 +239,8 @@ def _child(case: Case, shared: Shared, folder: Path, streams: Path) -> int:
     if case.optimise:
         level = f"-{'O' * case.optimise}"
         os.execv(sys.executable, [sys.executable, level, "-m", "classwise", *case.command(shared)])
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it,
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)  # and this
     try:
         with case.around():
             status = status_of(case, shared)
@@ -392,6 +394,16 @@ def differences(before: dict[str, tuple[Any, ...]], after: dict[str, tuple[Any, 
     return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
 
+def changes(before: dict[str, tuple[Any, ...]], see: Callable[[], dict[str, tuple[Any, ...]]]) -> list[str]:
+    """The differences, without locks that a command of another job holds for a few seconds."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found = differences(before, see())
+        if not any(Path(name).name == OWNER for name in found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.1)
+
+
 _references: dict[tuple[str, ...], Result] = {}
 """What the clean commands of this process have given."""
 
@@ -411,7 +423,7 @@ def run_forked(case: Case, shared: Shared, place: Path) -> Result:
         shutil.rmtree(place / "streams", ignore_errors=True)
         result = in_a_child(case, shared, folder, place / "streams")
         later = problems_afterwards(case, shared, folder, place)
-        touched = differences(before, snapshot(folder, OUTPUTS) | snapshot(common))
+        touched = changes(before, lambda: snapshot(folder, OUTPUTS) | snapshot(common))
         found = problems_in_files(case, folder)
     result.problems = [*judge(case, result, touched, reference), *later, *found]
     return result

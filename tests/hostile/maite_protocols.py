@@ -183,7 +183,7 @@ BATCHES: dict[str, tuple[Callable[[Any, Any, Any], object], frozenset[int]]] = {
     "of None": (lambda x, y, m: None, REFUSED),
     "of two parts": (lambda x, y, m: (x, y), REFUSED),
     "of images of several sizes": (lambda x, y, m: ([x[0][:, 1:], *x[1:]], y, m), REFUSED),
-    "of bytes": (lambda x, y, m: ([(image * 255).astype("u1") for image in x], y, m), REFUSED),
+    "of integers": (lambda x, y, m: ([(image * 255).astype("i8") for image in x], y, m), REFUSED),
     "of NaN": (lambda x, y, m: ([image * np.nan for image in x], y, m), REFUSED),
     "of labels": (lambda x, y, m: (x, [int(target.argmax()) for target in y], m), REFUSED),
     "of targets of other classes": (lambda x, y, m: (x, [np.eye(99)[98]] * 4, m), REFUSED),

@@ -88,7 +88,7 @@ PLAIN: tuple[tuple[str, ...], ...] = (
     ("compare", "@audit", "@audit", "--attack", "os:system"), ("compare", "@audit", "@audit", "--group", "\0"),
     ("compare", "@audit", "@audit", "--out", "/dev/full/x"), ("compare", "x" * 5000, "@audit"),
     ("compare", "a\0b=@audit", "@audit"), ("compare", "@audit", "@audit", "--attack", ""),
-    ("board",), ("board", "/"), ("board", "."), ("board", "\0"), ("board", "x" * 5000), ("board", "/dev/zero"),
+    ("board",), ("board", "/dev"), ("board", "."), ("board", "\0"), ("board", "x" * 5000), ("board", "/dev/zero"),
     ("board", "@audit", "--out", "/dev/full/x"), ("board", "a=@audit", "a=@audit"),
     ("view", "@audit", "--out", "/dev/full/x"), ("view", "a\0b=@audit", "@audit", "--out", "site"), ("view", "@audit", "--data", "/"),
     ("view", "@audit", "@weights", "--out", "site"), ("view", "@audit", "--out", "site", "--split", "\0"), ("view", "=@audit"),

@@ -43,7 +43,7 @@ FIELDS: dict[str, tuple[Any, ...]] = {
     "model": (5, None, "\ud800"),
     "data": (5, None, "\udc80"),
     "split": (5, "\ud800"),
-    "cascade": ("no", 2, None),
+    "cascade": ("no", 2),
     "early_stop": ("no", 2),
     "seed": ("x", 1.5, [1]),
     "bogus": (1,),

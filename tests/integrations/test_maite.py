@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import classwise as cw
@@ -89,6 +90,56 @@ def test_the_types_of_the_guide(tmp_path: Path, compatibility: Compatibility) ->
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
     assert [line.partition(": error: ")[0] for line in errors] == [f"example.py:{last}"], done.stdout + done.stderr
     compatibility("maite", "types of the example of the guide, by mypy in strict mode", "maite")
+
+
+class Raw:
+    """A model of pixels up to 255 in the protocol of MAITE."""
+
+    def __init__(self, module: Any) -> None:
+        self.module, self.metadata = module, {"id": "raw"}
+
+    def __call__(self, batch: Any) -> Any:
+        with torch.no_grad():
+            return list(self.module(torch.from_numpy(np.stack(batch) / np.float32(255))).numpy())
+
+
+def test_a_model_of_pixels_up_to_255_from_a_function(compatibility: Compatibility) -> None:
+    """The workflow of MAITE with images of bytes, the model of a function, and the scale of the model."""
+    from maite.protocols import image_classification as ic
+    from maite.tasks import evaluate
+
+    images = cw.load_data("digits", split="test", subset=60)
+    means = torch.stack([images.pixels()[images.y == digit].mean(0).flatten() for digit in range(10)])
+    linear = torch.nn.Linear(64, 10)
+    linear.weight.data, linear.bias.data = 2 * means, -means.square().sum(1)
+    module = torch.nn.Sequential(torch.nn.Flatten(), linear)
+
+    def build() -> ic.Model:
+        return Raw(module)
+
+    with pytest.raises(cw.ClasswiseError, match="a normalisation of pixels up to 255, and images are in"):
+        cw.load_model(build, mean=0, std=255)
+    model = cw.load_model(build, mean=0, std=1 / 255)
+    audit = cw.audit(model, images, "Linf:0.1", "square:steps=5", guards="off", batch_size=64)
+    wanted = cw.audit(module, images, "Linf:0.1", "square:steps=5", guards="off", batch_size=64)
+    assert audit.by_class.to_dict() == wanted.by_class.to_dict()
+    report = cw.audit(build, images, "Linf:0.1", "square:steps=300")
+    assert any("load_model(..., mean=[0], std=[1 / 255])" in warning.sentence for warning in report.warnings)
+
+    dataset = to_dataset(images)
+    raw = [(dataset[row][0] * 255).round().astype(np.uint8) for row in range(len(dataset))]
+    parts: Any = raw, [dataset[row][1] for row in range(60)], [dataset[row][2] for row in range(60)]
+    inputs, *_ = AttackAugmentation(lambda: module, "square:steps=5", "Linf:0.1")(parts)
+    assert float(np.abs(np.stack(inputs) - np.stack(raw) / 255).max()) < 0.1001
+    results, *_ = evaluate(
+        model=to_model(model),
+        dataset=dataset,
+        augmentation=AttackAugmentation(lambda: model, "square:steps=5", "Linf:0.1"),
+        metric=ClassAccuracy(images.class_names),
+        batch_size=60,
+    )
+    assert results["class_accuracy"] == wanted.by_class["all"].to_dict()
+    compatibility("maite", "a model of pixels up to 255, returned by a function", "maite")
 
 
 def test_a_data_set_of_maite_datasets(tmp_path: Path, compatibility: Compatibility) -> None:

@@ -105,6 +105,17 @@ def test_the_documented_commands_with_timm(tmp_path: Path, monkeypatch: pytest.M
     check_documented("timm:")
 
 
+@pytest.mark.parametrize("package", ["transformers", "timm"])
+def test_adjusted_logits(package: str, tmp_path: Path) -> None:
+    imported(package)
+    folder = save_huggingface(tmp_path / "hf", NAMES) if package == "transformers" else None
+    model = cw.load_model("timm:resnet10t", data=data(), pretrained=False) if folder is None else f"hf:{folder}"
+    options: dict[str, Any] = {"attack": "fgsm", "rates": [0.3], "folds": 0, "out": tmp_path / "adjusted.safetensors"}
+    found = cw.adjust_logits(model, data(NAMES), "Linf:0.05", **options)
+    with torch.no_grad():
+        assert torch.equal(cw.load_model(tmp_path / "adjusted.safetensors")(X), found.model(X))
+
+
 def test_a_folder_of_transformers(huggingface: Path, compatibility: Record) -> None:
     transformers = imported("transformers")
     model = cw.load_model(f"hf:{huggingface}")

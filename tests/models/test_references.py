@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_every_source_describes_itself(prefix: str) -> None:
 )
 def test_a_missing_package_is_named_with_its_extra(prefix: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    check_refused(rf'pip install "classwise\[{prefix}\]"', load_model, f"{prefix}:some/thing")
+    check_refused(rf"run pip install '{package}>=[\d.]+'", load_model, f"{prefix}:some/thing")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,26 @@ def test_a_package_that_cannot_be_imported(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     check_refused(f"timm is installed and cannot be imported {message}$", load_model, "timm:resnet18")
+
+
+@pytest.mark.parametrize("prefix", ["timm", "torchvision"])
+@pytest.mark.parametrize("torch", ["2.13.0+cpu", "2.5.1"])
+def test_a_torchvision_of_another_torch_is_named_with_its_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, torch: str
+) -> None:
+    """As by the operators that torchvision registers when it is imported."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "timm.py").write_text("import torchvision")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in (*sys.modules,):
+        if module.partition(".")[0] in ("timm", "torchvision"):
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr("importlib.metadata.version", {"torch": torch}.__getitem__)
+    build = re.escape(" --index-url https://download.pytorch.org/whl/cpu") if "+" in torch else ""
+    number = {"2.13.0+cpu": 28, "2.5.1": 20}[torch]
+    command = rf"pip install --force-reinstall --no-deps 'torchvision==0\.{number}\.\*'{build}"
+    message = rf"{prefix} is installed and cannot be imported .*torchvision must be built for torch .*: run {command}$"
+    check_refused(message, load_model, f"{prefix}:resnet18")
 
 
 NET = """

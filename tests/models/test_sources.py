@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import classwise as cw
 from classwise.cli import main
 from classwise.data import Images
-from classwise.models import build_model, load_model, save_weights
+from classwise.models import AdjustedLogits, build_model, load_model, save_weights
 from classwise.models.normalization import Normalized
 from classwise.models.resizing import Resized
 from classwise.run import make
@@ -230,6 +230,23 @@ def test_timm_loads_its_own_weights_by_default_and_random_ones_on_request(
         check_refused(message, load_model, str(options.pop("name")), **options)
 
 
+@pytest.mark.parametrize("reference", ["hf", "timm:net"])
+def test_adjusted_logits_are_loaded_beside_the_preprocessing_of_the_source(
+    reference: str, tmp_path: Path, install: Install
+) -> None:
+    install("transformers", **transformers([]))
+    install("timm", **timm([]))
+    preprocessing(tmp_path / "hf", size={"height": 8, "width": 8}, image_mean=[0.4] * 3, image_std=[0.25] * 3)
+    reference = f"hf:{tmp_path / 'hf'}" if reference == "hf" else reference
+    adjusted, path = AdjustedLogits(load_model(reference), [0.5, -0.5, 1.0]), tmp_path / "adjusted.safetensors"
+    save_weights(path, adjusted)
+    torch.save(adjusted.state_dict(), tmp_path / "adjusted.pt")
+    for again in (load_model(path), load_model(reference, path), load_model(reference, tmp_path / "adjusted.pt")):
+        assert isinstance(again, AdjustedLogits)
+        assert torch.equal(again(X), adjusted(X))
+        assert again.state_dict().keys() == adjusted.state_dict().keys()
+
+
 def test_weights_of_ones_own_for_timm(tmp_path: Path, install: Install, calls: list[dict[str, Any]]) -> None:
     install("timm", **timm(calls))
     own = network(4, seed=5)
@@ -426,9 +443,8 @@ def test_an_onnx_file(batch: Any, tmp_path: Path, install: Install, monkeypatch:
 def test_onnx_runtime_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     (tmp_path / "net.onnx").write_bytes(b"whole")
-    assert 'onnxruntime is not installed; run pip install "classwise[onnx]"' in refused(
-        load_model, tmp_path / "net.onnx"
-    )
+    message = refused(load_model, tmp_path / "net.onnx")
+    assert "onnxruntime is not installed; run pip install 'onnxruntime>=1.17'" in message
 
 
 def test_the_documented_audits_of_the_leaderboard(

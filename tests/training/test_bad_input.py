@@ -107,6 +107,9 @@ def test_a_threshold_that_no_epoch_reaches(gate: str, tmp_path: Path) -> None:
         assert torch.equal(run.model("average").state_dict()[name], value), name
 
 
+ADVICE = "set validation_attack.step_size=0.5eps"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "said"),
@@ -118,11 +121,15 @@ def test_a_threshold_that_no_epoch_reaches(gate: str, tmp_path: Path) -> None:
         ({"threat": "Linf:0.25"}, ["the threat is Linf:0.25; the usual one for digits is Linf:0.1"]),
         (
             {"attack.step_size": "2/255"},
-            ["attack: 2 steps of 0.00784 reach 0.0157, less than the radius 0.1; set step_size to 0.25eps"],
+            ["attack: 2 steps of 0.00784 reach 0.0157, less than the radius 0.1; set attack.step_size=0.5eps"],
+        ),
+        (
+            {"attack.step_size": 0.06},
+            ["attack: steps of 0.06 are more than half of the radius 0.1; set attack.step_size=0.5eps"],
         ),
         (
             {"validation_attack.step_size": "0.4eps"},
-            ["validation_attack: 2 steps of 0.4eps reach 0.08, less than the radius 0.1; set step_size to 0.25eps"],
+            [f"validation_attack: 2 steps of 0.4eps reach 0.08, less than the radius 0.1; {ADVICE}"],
         ),
         ({}, []),
     ],

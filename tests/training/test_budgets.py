@@ -21,13 +21,13 @@ from ..refusals import refused
 from .on_digits import TINY
 
 DIGESTS = {
-    "at": "560d6556890c98f3bb0b921352bc1f2b62e869b335d954256d9c5676aa68ec61",
-    "cfa-trades": "b405025261a1e72448841009b92dde5f36512afc6d76ffb42fe49b04184198a8",
-    "frl": "b01d96be3bc0fcd97d3581226b23a4078146682cc1e49ef716cdb319696a6452",
-    "frontier": "05ef3b73ea79afd63a1d6985ae33978bf0def9922684bd478a3716f0bc947ca9",
-    "he-mart": "0f2f3c8130f73753c57e02d8e50dc38704f4465178a4592e7ccbe202a1745274",
+    "at": "c3caccd59b6a70d8faf57a856e70d8ca89d4826bf4d1f0b58539939420068c92",
+    "cfa-trades": "750d0a4232373f33c2d4f672a467d68889335386a17bb6fd2cad9b9ec5639969",
+    "frl": "9ef9d21673d114a15bc4ec09b8169f92dbbf73837163ae633e3a21a5d9bb7c84",
+    "frontier": "4b196282fcb5a6fecef35b29ee84cf1228d1161543e14621d95771df7dfb24fa",
+    "he-mart": "533df54108c217b95af8739efcaade6a1303ad9ce8c129461661ca87ff13a34f",
 }
-"""Of five complete recipes with the budget ``short``, as recorded when it was introduced."""
+"""Of five complete recipes with the budget ``short``, as recorded when step sizes began to follow the radius."""
 
 
 def completed_short(name: str) -> Recipe:

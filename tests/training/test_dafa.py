@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from classwise.attacks.engine import Engine, Job
+from classwise.core.progress.listener import NullProgress
+from classwise.posthoc.fitting import validation_split
 from classwise.threat.ball import Threat
 from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.classes.similarity_weights import class_weights
-from classwise.training.posthoc.validation import validation_split
 from classwise.training.schedules.dafa import DAFA, AverageDAFA
 from classwise.training.train import train
 
@@ -68,7 +69,7 @@ def test_dafa_average_uses_the_averaged_model(tmp_path: Path) -> None:
     """P is the mean softmax of the averaged model, on the validation split under its attack."""
     run = train("trades", out=tmp_path / "run", data="digits", overrides=TINY | AVERAGE | {"epochs": 1})
     weights = torch.load(run.state_file, weights_only=True)["schedules"][0]["weights"]
-    images = validation_split(run)
+    images = validation_split(run, None, [], NullProgress())
     engine = Engine(run.model("average"), batch_size=48, early_stop=False, seed=0)
     jobs = [Job(batch.index, batch.x, batch.y) for batch in images.batches(48)]
     shares = torch.zeros(10, 10)

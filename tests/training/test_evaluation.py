@@ -120,7 +120,7 @@ def test_the_attack_decides(attack: str, averaging: str, tmp_path: Path, monkeyp
         monkeypatch.setattr(schedule, "after_epoch", noted)
     run = trained(tmp_path / "run", attack, averaging)
 
-    _, valid = split_images(run.recipe, load_data("digits", split="train", subset=200), torch.device("cpu"))
+    _, valid = split_images(run.recipe, load_data("digits", split="train", subset=200), run, torch.device("cpu"))
     assert valid is not None
     for epoch, measured in enumerate(robust(run)):
         model = run.model(f"epoch-{epoch + 1}")

@@ -85,8 +85,8 @@ def test_a_missing_package_raises_an_error(logger: type[Logger], package: str, m
     name, _, command = refused(logger, "target").partition(" is not installed; run ")
     page = Path(__file__).parents[2] / "docs" / "how-to" / "trackers.md"
     assert name == package
-    assert command in page.read_text(encoding="utf-8")
-    assert f"[{logger.kind}]" in command
+    assert f'".[{logger.kind}]"' in page.read_text(encoding="utf-8")
+    assert command.startswith(f"pip install '{package}>=")
 
 
 class Recorder(Logger):

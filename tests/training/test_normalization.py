@@ -104,6 +104,32 @@ def test_weights_behind_the_normalisation_of_the_data_are_recognised(tmp_path: P
     assert accuracy(run.model()) == pytest.approx(accuracy(model), abs=0.01)
 
 
+class FirstChannel(nn.Module):
+    """`Waves` on the first of three channels."""
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        self.waves = Waves(num_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.waves(x[:, :1])
+        return logits
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_each_channel_has_its_constants(by_data: bool, own: tuple[Path, float], tmp_path: Path) -> None:
+    digits = load_data("digits", split="train")
+    colour = Images(torch.cat([digits.pixels(), digits.pixels() / 2, digits.pixels() ** 2], 1), digits.y)
+    network, state = Waves(), torch.load(own[0])
+    if by_data:
+        fitted(cw.Normalized(network, *data_constants(digits)))
+        state = network.state_dict()
+    torch.save({f"waves.{name}": value for name, value in state.items()}, tmp_path / "own.pt")
+    run = tuned(tmp_path / "run", "FirstChannel", tmp_path / "own.pt", colour)
+    assert run.recipe.model.normalization == ("auto" if by_data else "none")
+    assert run.environment["initial_accuracy"] > (0.3 if by_data else 0.7)
+
+
 def test_a_resumed_run_keeps_the_decision(own: tuple[Path, float], tmp_path: Path) -> None:
     run = tuned(tmp_path / "run", "Waves", own[0])
     overrides = yaml.safe_load(run.recipe_file.read_text())

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from classwise.training import SELECTIONS
 from classwise.training.recipe import Recipe
-from classwise.training.selection import AtFraction, WithinError, _contributions, _standard_error_of_sum, three_quarters
+from classwise.training.selection import (
+    AtFraction,
+    WithinError,
+    _contributions,
+    _standard_error_of_sum,
+    fourteen_fifteenths,
+    three_quarters,
+)
 from classwise.training.train import train
 
 from .killing import killed_and_resumed
@@ -39,7 +46,7 @@ def test_the_rules_by_hand(robust: list[float], count: list[float], overall: flo
     expected = {"overall": overall, "worst": worst, "overall+worst": overall + worst, "last": math.inf}
     expected |= {"overall+worst-fifth": overall + fifth}
     expected["auto"] = expected["overall+worst-fifth" if len(lowest) > 20 else "overall+worst"]
-    assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters"}
+    assert set(expected) == set(SELECTIONS) - {"within-error", "three-quarters", "fourteen-fifteenths"}
     for name, score in expected.items():
         rule = Recipe.read("at", {"selection": name}).parts.selection
         assert not isinstance(rule, WithinError | AtFraction)
@@ -149,6 +156,12 @@ def test_a_run_selects_that_epoch_without_a_score_and_resumes(tmp_path: Path, mo
 @pytest.mark.parametrize(("epochs", "kept"), [(1, 0), (2, 1), (4, 2), (5, 3), (100, 74)])
 def test_three_quarters_selects_one_epoch_of_any_number(epochs: int, kept: int) -> None:
     assert [epoch for epoch in range(epochs) if three_quarters.selects(epoch, epochs)] == [kept]
+
+
+def test_fast_training_on_imagenet_is_evaluated_at_its_fourteenth_epoch() -> None:
+    assert [epoch for epoch in range(15) if fourteen_fifteenths.selects(epoch, 15)] == [13]
+    recipe = Recipe.read("fast-at-three-stage", {"selection": "fourteen-fifteenths", "data.validation": 0})
+    assert recipe.parts.selection == fourteen_fifteenths
 
 
 @pytest.mark.slow

@@ -205,8 +205,10 @@ def _end(counts: IntArray, signs: FloatArray, alpha: float, side: int) -> float:
     return outer
 
 
-def excess(matrix: IntArray, group: IntArray, alpha: float = 0.05) -> Estimate:
+def excess(matrix: IntArray, group: IntArray, alpha: float = 0.05, *, part: float = 1) -> Estimate:
     """Share of the errors within superclasses minus that by chance (`superclass_leakage`), with an interval.
+
+    Equally, the share of the errors across superclasses by chance, or a part of it, minus the measured one.
 
     Each error has the value 1 or 0, inside or not, minus the chance level of its label. The interval is that of the
     mean of independent, bounded values (`sum_of_class_means`).
@@ -215,6 +217,7 @@ def excess(matrix: IntArray, group: IntArray, alpha: float = 0.05) -> Estimate:
         matrix: (C, C) confusion counts, label by prediction.
         group: (C,) the superclass of each class.
         alpha: 1 minus the coverage.
+        part: factor of the share across superclasses by chance.
 
     Returns:
         Fractions; NaN without errors.
@@ -223,7 +226,8 @@ def excess(matrix: IntArray, group: IntArray, alpha: float = 0.05) -> Estimate:
     wrong = truth != predicted
     if not wrong.any():
         return Estimate(math.nan, math.nan, math.nan)
-    same, chance = group[truth] == group[predicted], ((group[:, None] == group).sum(axis=1) - 1) / (len(group) - 1)
+    same, by_chance = group[truth] == group[predicted], ((group[:, None] == group).sum(axis=1) - 1) / (len(group) - 1)
+    chance = 1 - part * (1 - by_chance)
     values, index = (same - chance[truth])[wrong], np.zeros(int(wrong.sum()), dtype=np.int64)
     return sum_of_class_means(values, index, [-chance.max()], [1 - chance.min()], alpha)
 

@@ -37,7 +37,8 @@ class Embedding(AnalysisResult):
         purity: a row for each kind and level (``class``, ``superclass``): ``purity``, the mean share of an image's 10
             nearest neighbours of its kind in feature space that are of its class or superclass; ``low`` and ``high``
             (normal interval over images); ``chance``, that share among all other images.
-        points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``.
+        points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``,
+            and ``purity``, the share of the image's neighbours that are of its class.
         by_class: purity of each class at the level ``class``: class names (rows) by kinds (columns).
     """
 
@@ -166,6 +167,7 @@ def embedding_of(
             ends = {"purity": share.mean(), "low": share.mean() - half_width, "high": share.mean() + half_width}
             rows.append({"kind": kind, "level": level, **ends, "chance": chance})
             if level == "class":
+                points.loc[points["kind"] == kind, "purity"] = share
                 by_class[kind] = np.array(
                     [share[truth == c].mean() if (truth == c).any() else np.nan for c in range(len(class_names))]
                 )

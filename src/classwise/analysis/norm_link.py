@@ -15,6 +15,7 @@ from torch import nn
 from classwise.analysis.base import AnalysisResult
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
+from classwise.models.base import last_linear
 from classwise.reporting import formatting
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.points import scatter
@@ -78,20 +79,12 @@ class NormLink(AnalysisResult):
 
 
 def row_norms(model: nn.Module) -> FloatArray:
-    """(C,) l2 norms of the rows of a model's last linear layer, without the bias.
-
-    The layer is ``model.classifier`` if it is a linear layer, else the last linear layer among the modules.
+    """(C,) l2 norms of the rows of a model's last linear layer (`last_linear`), without the bias.
 
     Raises:
-        ClasswiseError: if there is no linear layer.
+        ClasswiseError: if the layer is unknown.
     """
-    layer = getattr(model, "classifier", None)
-    if not isinstance(layer, nn.Linear):
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        if not linear:
-            raise ClasswiseError(f"{type(model).__name__} has no linear layer; row norms require one")
-        layer = linear[-1]
-    norms: FloatArray = layer.weight.detach().double().norm(dim=1).cpu().numpy()
+    norms: FloatArray = last_linear(model).weight.detach().double().norm(dim=1).cpu().numpy()
     return norms
 
 

@@ -55,7 +55,7 @@ class AutoAttack:
     @in_known_state
     def __init__(
         self,
-        model: nn.Module | Callable[[Tensor], object],
+        model: nn.Module | Callable[..., object],
         norm: Norm = "Linf",
         eps: float = 8 / 255,
         seed: int | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -46,4 +47,7 @@ def _guarded(run: Callable[[Any], int]) -> int:
                 raise
             print(f"classwise: stopped by {number.name}", file=sys.stderr)
             return 128 + number
-        return run(app)
+        try:
+            return run(app)
+        except interruption.STOPS:  # a signal while the end of the command was reported
+            return 128 + (interruption.received() or signal.SIGTERM)

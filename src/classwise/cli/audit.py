@@ -29,6 +29,7 @@ from classwise.cli.options import (
     measured_rates,
     new_file,
     out_option,
+    page_in,
     printing_beside,
 )
 from classwise.cli.seeds import audit_all_seeds, refuse_for_seeds
@@ -94,6 +95,7 @@ def audit(
     """  # noqa: D301  # \b keeps the lines of the example apart
     del help_all  # printed before the command starts
     from classwise.auditing.run.audit_cache import environment_cache
+    from classwise.auditing.run.inputs import group_name
     from classwise.auditing.run.merging import is_finished
     from classwise.core.compute.distributed import launched, local_device
 
@@ -126,12 +128,15 @@ def audit(
                 _estimate(network, images, threat, asked.suite, options, measured, conditions, json)
             return
         folder = _place(model, run, images, out, sharding)
+        group = group_name(options["group"])
+        named = page_in(folder, group)
         settings = {**options, **sharding.arguments, "out": folder, "resume": resume}
         if cluster.on is None:
             cached = None if out is not None or sharding.arguments else cache or environment_cache()
             with console.resumable("continue with --resume"), console.progress() as listener:
                 result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
-            folder = result.path or folder
+            if cached is not None and result.path is not None:
+                folder, named = result.path, page_in(result.path, group)
         else:
             given = {**vars(model), **vars(data), **vars(asked)}
             result = _run_shards(network, images, threat, asked.suite, settings, given, sharding, cluster)
@@ -139,7 +144,7 @@ def audit(
             if processes.is_main:
                 sharding.conclude(folder, len(result.outcomes), finished=is_finished(folder), json=json)
             return
-        page = page or folder / "page.html"
+        page = page or named
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             _write(result, run, thresholds, build, trackers, page)
     if processes.is_main:
@@ -153,11 +158,13 @@ def _thresholds(asked: Flags, build: BuildOptions) -> dict[str, Threshold]:
         ClasswiseError: if a condition, an attack or the policy is invalid.
     """
     from classwise.auditing.criteria.policy import Policy
+    from classwise.auditing.run.requirements import asked_by
     from classwise.auditing.run.suite import norm_of, parse_attacks
 
     if (policy := asked.options["policy"]) is not None:
         Policy.read(policy)
-    return build.thresholds(parse_attacks(asked.suite, norm_of(asked.threat_of(None))))
+    threat, attacks = asked_by(policy, asked.threat_of(None), asked.suite)
+    return build.thresholds(parse_attacks(attacks, norm_of(threat)))
 
 
 def _check_cache(cache: Path | None, out: Path | None, sharding: ShardOptions) -> None:

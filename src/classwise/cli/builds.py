@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -17,6 +18,19 @@ from classwise.stats import OWN_METRICS
 if TYPE_CHECKING:
     from classwise.auditing.criteria.thresholds import Threshold
     from classwise.auditing.run.suite import Suite
+
+JUNIT = "Write the results of the conditions as JUnit XML."
+
+
+def checked_junit(path: Path | None, conditions: Sequence[str]) -> None:
+    """Check the file of ``--junit`` before long work.
+
+    Raises:
+        ClasswiseError: without a condition, or if it cannot be written.
+    """
+    if path is not None and not conditions:
+        raise ClasswiseError("--junit requires a condition, such as --require 'worst(all).low >= -0.02'")
+    new_file(path, "--junit")
 
 
 @dataclass(frozen=True)
@@ -47,19 +61,15 @@ class BuildOptions:
             help="Exit with 1 if the condition is false, such as 'worst(all).low >= 0.2'; otherwise as --fail-if.",
         ),
     ] = None
-    junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="Write the results of the conditions as JUnit XML.")
-    ] = None
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help=JUNIT)] = None
     sarif: Annotated[
         Path | None,
         typer.Option("--sarif", metavar="FILE", help="Write failed conditions and guards' warnings as SARIF 2.1.0."),
     ] = None
 
     def __post_init__(self) -> None:
-        if self.junit is not None and not self.conditions:
-            raise ClasswiseError("--junit requires a condition, such as --require 'worst(all) >= 0.2'")
-        for option, file in (("--junit", self.junit), ("--sarif", self.sarif)):
-            new_file(file, option)
+        checked_junit(self.junit, self.conditions)
+        new_file(self.sarif, "--sarif")
 
     @property
     def conditions(self) -> list[str]:

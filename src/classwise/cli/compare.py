@@ -9,6 +9,7 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
+from classwise.cli.builds import JUNIT, checked_junit
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.help import ATTACK, OUTPUT
 from classwise.cli.options import (
@@ -85,6 +86,7 @@ def compare(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", help=JUNIT, rich_help_panel=OUTPUT)] = None,
     json: Json = False,
 ) -> None:
     """Compare audits of the same images, with intervals.
@@ -103,12 +105,24 @@ def compare(
             --export csv,tex --files tables
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(out, "--out", json=json)
+    checked_junit(junit, [*(fail_if or ()), *(require or ())])
     thresholds = _thresholds(fail_if, require, exported, across)
     comparison: Comparison | Crossing = cw.compare(
         named_sources(sources), attack=attack, group=group, across=across, allow_incomplete=allow_incomplete
     )
     console.echo(*(f"warning: {gap}" for gap in getattr(comparison, "gaps", ())), err=True)
     held = _held(comparison, thresholds)
+    losses = {
+        text: {name: thresholds[text].smallest_losses(comparison, name) for name in found}
+        for text, found in held.items()
+        if isinstance(comparison, cw.Comparison)
+    }
+    if junit is not None:
+        from classwise.reporting.exports.builds import change_checks, write_junit
+
+        assert isinstance(comparison, cw.Comparison)
+        checks = change_checks(comparison, thresholds, losses)
+        write_junit(junit, checks, f"comparison with {comparison.names[0]}", "\n".join(comparison.notes))
     files = []
     if exported.export is not None:
         assert isinstance(comparison, cw.Comparison)
@@ -120,12 +134,13 @@ def compare(
             cw.report(comparison, page)
         if json:
             failed = {text: [name for name, holds in found.items() if holds] for text, found in held.items()}
-            console.show_json(comparison_facts(comparison) | ({"fail_if": failed} if thresholds else {}))
+            decided = {"fail_if": failed, "smallest_losses": losses} if thresholds else {}
+            console.show_json(comparison_facts(comparison) | decided)
         else:
             console.show_result(comparison)
             console.echo(*([] if page is None else [f"page: {page}"]), *(f"file: {path}" for path in files))
-            console.echo(*(f"passed: {line}" for line in _lines(comparison, thresholds, held, holds=False)))
-    console.echo(*(f"failed: {line}" for line in _lines(comparison, thresholds, held, holds=True)), err=True)
+            console.echo(*(f"passed: {line}" for line in _lines(comparison, thresholds, held, losses, holds=False)))
+    console.echo(*(f"failed: {line}" for line in _lines(comparison, thresholds, held, losses, holds=True)), err=True)
     if any(any(found.values()) for found in held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
 
@@ -169,6 +184,7 @@ def _lines(
     comparison: Comparison | Crossing,
     thresholds: dict[str, ChangeThreshold],
     held: dict[str, dict[str, bool]],
+    losses: dict[str, dict[str, dict[str, float]]],
     *,
     holds: bool,
 ) -> list[str]:
@@ -176,7 +192,7 @@ def _lines(
     from classwise.reporting.facts.condition_text import change_text
 
     return [
-        f"{text} ({name}: {change_text(comparison, name, thresholds[text])})"
+        f"{text} ({name}: {change_text(comparison, name, thresholds[text], losses[text][name])})"
         for text, found in held.items()
         for name in found
         if found[name] is holds and isinstance(comparison, cw.Comparison)

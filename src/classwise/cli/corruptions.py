@@ -118,7 +118,8 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     classes = [str(name) for name in table[MEAN] if name != OVERALL]
     shown = classes if len(classes) <= MOST_CLASSES else []
     rows = []
-    for kind, accuracy in table.items():
+    for kind in dict.fromkeys([*(corruption for corruption, _ in found.audits), MEAN]):
+        accuracy = table[kind]
         worst = min(classes, key=accuracy.__getitem__)
         values = (accuracy[OVERALL], accuracy[worst], *(accuracy[name] for name in shown))
         first, second, *others = (bare_percent(value) for value in values)

@@ -23,7 +23,6 @@ SMALL = {
     "attack.steps": "5",
     "attack.step_size": "0.25eps",
     "validation_attack.steps": "5",
-    "validation_attack.step_size": "0.25eps",
     "optimizer.lr": "0.1",
     "batch_size": "64",
 }

@@ -132,7 +132,7 @@ class ModelSource:
             )
         return self.run(needed=needed)
 
-    def load(self, images: cw.Images | Stream, device: str) -> nn.Module | str:
+    def load(self, images: cw.Images | Stream | None, device: str) -> nn.Module | str:
         """The model, or its path where the evaluation needs to know the run.
 
         Raises:

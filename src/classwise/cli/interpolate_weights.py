@@ -9,67 +9,88 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
+from classwise.cli.evaluation import Flags, flags
+from classwise.cli.fitting import FIT_OPTIONS, FitSource, Seed, fit_arguments
 from classwise.cli.help import MODEL
+from classwise.cli.inputs import ModelSource
 from classwise.cli.options import (
-    Device,
     Json,
     ValidationAttack,
     Weights,
+    grouped,
     new_file,
     numbers,
     out_option,
     printing_beside,
 )
+from classwise.core.errors import ClasswiseError
 
 
+@grouped
 def interpolate_weights(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that was started from weights (model.weights).")],
+    model: ModelSource,
+    data: FitSource,
+    asked: Annotated[Flags, flags(*FIT_OPTIONS)],
+    *,
     which: Weights = None,
     start: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--start",
             metavar="PATH",
             help="The initial model: a run or weights.",
-            show_default="model.weights of the recipe",
+            show_default="model.weights of the run's recipe",
             rich_help_panel=MODEL,
         ),
     ] = None,
     shares: Annotated[
         str,
         typer.Option(
-            "--shares", metavar="A,B,...", help="Shares of the fine-tuned weights to try.", rich_help_panel=MODEL
+            "--shares",
+            metavar="A,B,...",
+            help="Shares of the fine-tuned weights to try: 0 the initial model, 1 the fine-tuned one.",
+            rich_help_panel=MODEL,
         ),
-    ] = "0.3,0.4,0.5,0.6,0.7",
+    ] = "0,0.3,0.4,0.5,0.6,0.7,1",
     attack: ValidationAttack = "pgd:steps=10,step_size=0.25eps",
+    seed: Seed = None,
     out: Annotated[
         Path | None,
         out_option("The weights to write.", "RUN/checkpoints/interpolated.safetensors", metavar="FILE"),
     ] = None,
-    device: Device = "cpu",
     json: Json = False,
 ) -> None:
     """Interpolate initial and fine-tuned weights.
 
-    Save the interpolation with the best overall plus worst-class robust accuracy on the validation split.
+    MODEL is the fine-tuned model: a run that was started from weights (model.weights), or with --start any other.
+    Save the interpolation with the best overall plus worst-class robust accuracy on the validation split of the run,
+    or for any other model on the images of --data, which should be neither training images nor those of a later audit.
 
     \b
-    Example:
+    Examples:
         classwise train faal --out runs/finetune \\
             --set model.weights=runs/at
         classwise interpolate-weights runs/finetune
+        classwise interpolate-weights mine:build --weights tuned.pt \\
+            --start model.pt --data photos/ --split val \\
+            --threat Linf:4/255 --out interpolated.safetensors
     """  # noqa: D301  # \b keeps the lines of the example apart
-    target = new_file(out, "--out", json=json)
+    target, tried_shares = new_file(out, "--out", json=json), numbers(shares, "--shares") or ()
+    given = fit_arguments(model, data, asked, seed, target)
+    if given.data is not None and start is None:
+        raise ClasswiseError("--start is required for a model that is no run folder: the initial weights")
     with console.progress() as listener:
         found = cw.interpolate_weights(
-            run,
+            given.model,
+            start,
+            given.data,
+            given.threat,
             which=which,
-            start=start,
-            shares=numbers(shares, "--shares") or (),
+            shares=tried_shares,
             attack=attack,
             out=target,
-            device=device,
             progress=listener,
+            **given.options,
         )
     tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
     with printing_beside(target):
@@ -78,8 +99,13 @@ def interpolate_weights(
             console.show_json({"weights": str(found.path), "share": found.share, "tried": scores})
             return
         rows = [
-            (f"{share:g}", f"{row['score']:.3f}", f"{row['worst']:.1%}", "saved" if share == found.share else "")
+            (
+                f"{share:g}",
+                f"{100 * row['score']:.1f}",
+                f"{100 * row['worst']:.1f}",
+                "saved" if share == found.share else "",
+            )
             for share, row in tried.iterrows()
         ]
-        console.show(["share of the fine-tuned", "overall + worst", "worst class", ""], rows)
-        typer.echo(f"{found.path}; selected on the validation split, so its accuracies there are biased upwards")
+        console.show(["share of the fine-tuned", "overall + worst, %", "worst class, %", ""], rows)
+        typer.echo(f"{found.path}; selected on {given.images}, so its accuracies there are too high on average")

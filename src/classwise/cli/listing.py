@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from classwise.core.settings.registry import Registry
     from classwise.data.sets.base import DataSet
 
+WIDE = 0.1
+"""Half-width of a 95 % interval of a class accuracy from which a data set is said to have few images."""
+
 
 def data(
     source: Annotated[
@@ -30,6 +33,10 @@ def data(
     ] = "test",
     root: Root = None,
     options: DataOptions = None,
+    digest: Annotated[
+        bool,
+        typer.Option("--digest", help="Print only the SHA-256 of pixels and labels.", rich_help_panel=DATA_PANEL),
+    ] = False,
     json: Json = False,
 ) -> None:
     """List the data sets, or show one or a path.
@@ -38,19 +45,28 @@ def data(
     Examples:
         classwise data
         classwise data photos/ --split train --data-set size=64
+        classwise data photos/ --digest  # of the split test
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
+        if digest:
+            raise ClasswiseError("--digest needs the images: classwise data DATA --digest")
         _list_data(json)
         return
     chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
     images = cw.load_data(source, split=split, root=root, **chosen)
+    if digest:
+        typer.echo(images.fingerprint())
+        return
     counts = images.class_counts().tolist()
     if json:
         facts = {"name": images.name, "split": images.split, "images": len(images), "shape": images.shape}
         facts |= {"columns": list(images.columns), "superclasses": list(images.superclass_names)}
+        facts |= {"digest": images.fingerprint()}
         console.show_json(facts | {"counts": dict(zip(images.class_names, counts, strict=True))})
         return
     from classwise.data.derived import superclass_of
+    from classwise.reporting.formatting import points
+    from classwise.stats.intervals import proportion_interval
 
     channels, height, width = images.shape
     typer.echo(f"{images.name} {images.split}: {len(images):,} images, {channels}x{height}x{width}, {images.x.dtype}")
@@ -62,6 +78,14 @@ def data(
     console.show(["label", "class", "images", *(["superclass"] if parents else [])], rows)
     if images.columns:
         typer.echo(f"groupings: {', '.join(map(printable, images.columns))}")
+    fewest = min(filter(None, counts), default=0)
+    low, high = (float(end) for end in proportion_interval(fewest / 2, fewest))
+    if images.split != "train" and (high - low) / 2 > WIDE:
+        name = printable(images.class_names[counts.index(fewest)])
+        typer.echo(
+            f"few images: the 95 % interval of an accuracy of 50 % of {name} ({fewest} images) is ±"
+            f"{points((high - low) / 2)} points; classwise plan computes how many images decide a question"
+        )
 
 
 def _list_data(json: bool) -> None:

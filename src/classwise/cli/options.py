@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
@@ -130,7 +130,7 @@ ValidationAttack = Annotated[
     typer.Option(
         "--attack",
         metavar="SPEC",
-        help="Attack on the validation split, at the run's radius.",
+        help="Attack on the images.",
         rich_help_panel=ATTACK,
     ),
 ]
@@ -264,17 +264,19 @@ def integers(text: str, option: str) -> list[int]:
 
 
 def numbers(text: str | None, option: str) -> list[float] | None:
-    """``"0.49,0.48,0.45"`` as numbers; None stays None.
+    """``"0.49,0.48,0.45"`` or ``"1/255"`` as numbers; None stays None.
 
     Raises:
         ClasswiseError: if an item is no number.
     """
     if text is None:
         return None
-    try:
-        return [float(item) for item in text.split(",")]
-    except ValueError as error:
-        raise ClasswiseError(f"{option} {text!r} should be numbers with commas") from error
+    from classwise.core.settings.config import number
+
+    found = [number(item) for item in text.split(",")]
+    if not all(isinstance(item, float) for item in found):
+        raise ClasswiseError(f"{option} {text!r} should be numbers with commas, such as 0.5 or 1/255")
+    return cast("list[float]", found)
 
 
 def check_device(device: str) -> str:
@@ -321,6 +323,26 @@ def new_folder(path: Path) -> Path:
         raise ClasswiseError(f"{path} is a file; give a folder")
     check_writable(path / "file")
     return path
+
+
+def page_in(folder: Path, group: str | None) -> Path:
+    """The page of an audit; a name of its own if there is a page of the same audit by another grouping.
+
+    Args:
+        folder: of the audit.
+        group: the grouping that the page is to use in place of the class.
+
+    Raises:
+        ClasswiseError: if the record of the audit is damaged.
+    """
+    from classwise.auditing.run.audit_folder import ABOUT, read_about
+    from classwise.reporting.exports.export import file_name
+
+    page = folder / "page.html"
+    with contextlib.suppress(OSError):  # the audit reports a path that cannot exist
+        if page.is_file() and (folder / ABOUT).is_file() and read_about(folder).get("group") != group:
+            return folder / f"page-{file_name(group or 'class')}.html"
+    return page
 
 
 @contextlib.contextmanager

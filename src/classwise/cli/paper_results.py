@@ -57,11 +57,10 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
     from classwise.papers import catalogue
     from classwise.papers.tables import claim_text, claim_verdict
 
-    verdicts = [(result.item, verdict) for result in results for verdict in result.verdicts]
-    evidence = {result.item: result.evidence for result in results}
+    verdicts = [(result, verdict) for result in results for verdict in result.verdicts]
     lines = []
     for claim in dict.fromkeys(verdict.claim for _, verdict in verdicts if verdict.covers):
-        text = claim_text(claim_verdict(claim, verdicts), evidence)
+        text = claim_text(claim_verdict(claim, verdicts))
         lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim).claim}")
     return lines
 
@@ -70,7 +69,7 @@ def results_facts(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Results as JSON; a claim of several parts has an answer only if all parts were tested."""
     from classwise.papers.tables import PARTLY, claim_verdict
 
-    verdicts = [(result.item, verdict) for result in results for verdict in result.verdicts]
+    verdicts = [(result, verdict) for result in results for verdict in result.verdicts]
     found = []
     for result in results:
         facts = result.to_json()

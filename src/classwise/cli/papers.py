@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
 
 STORE = Path("runs/papers")
-SCALES = "smoke|reduced|medium|full"
+SCALES = "smoke|small|reduced|medium|full"
 Trainings = Annotated[
     int | None,
     typer.Option(
@@ -36,7 +36,7 @@ Trainings = Annotated[
         metavar="N",
         min=1,
         help="Independent trainings of each model, with other seeds.",
-        show_default="1; 3 at scale medium",
+        show_default="1; 3 at scale medium; 5 of cfa23/T1 to T3 and E2 at full",
         rich_help_panel=TRAINING,
     ),
 ]
@@ -141,12 +141,22 @@ def run(
         typer.Option(
             "--scale",
             metavar=SCALES,
-            help="Scale of data, network and training: smoke takes seconds, reduced minutes to two hours; medium and "
-            "full are for a GPU (30 epochs, or as published).",
+            help="Scale of data, network and training: smoke takes seconds, small up to an hour per training, reduced "
+            "several hours; medium and full are for a GPU (30 epochs, or as published).",
             rich_help_panel=TRAINING,
         ),
     ] = "smoke",
     trainings: Trainings = None,
+    data_sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data-sets",
+            metavar="DATA",
+            help="Limit items on several data sets to this one, such as mnist for kdd21/F1. Repeat it for others.",
+            show_default="all available",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -154,7 +164,8 @@ def run(
             metavar="MODEL",
             rich_help_panel=MODEL,
             help="For benz20/P1.2: a run folder, a weights file that names its model, NAME=WEIGHTS such as "
-            "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model.",
+            "resnet50=weights.pth, or package.module:callable. Repeat it for a second, adversarially trained model. "
+            "For iclr21/F4, F7 and other items with a standard model of ImageNet, at scale full: that model.",
         ),
     ] = None,
     data: Annotated[
@@ -176,15 +187,17 @@ def run(
 
     \b
     Examples:
-        classwise papers run cfa23/F1 kdd21/T3 --scale reduced
+        classwise papers run cfa23/F1 kdd21/T3 --scale small
         classwise papers run cfa23/T1 --scale full --estimate --rates h100
+        classwise papers run kdd21/F1 --scale medium --data-sets mnist
         classwise papers run benz20/P1.2 --scale full \\
             --model resnet50=weights.pth --data imagenet/val
     """  # noqa: D301  # \b keeps the lines of the example apart
     check_device(device)
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        show_forecast(cw.papers.forecast(names, scale, trainings, device=device, rates=measured), json=json)
+        found = cw.papers.forecast(names, scale, trainings, data_sets=data_sets or (), device=device, rates=measured)
+        show_forecast(found, json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:
         results = cw.papers.run(
@@ -196,6 +209,7 @@ def run(
             models=model or (),
             data=data,
             trainings=trainings,
+            data_sets=data_sets or (),
         )
     if json:
         console.show_json(results_facts(results))
@@ -222,7 +236,7 @@ def page(
 
 
 def _deviations(item: Mapping[str, Any]) -> str:
-    """Number of deviations at each scale, such as ``full 2, reduced 14``; empty for an item that does not run."""
+    """Number of deviations at each scale, such as ``full 2, small 14``; empty for an item that does not run."""
     if any(compared["reason"] for compared in item["settings"].values()):
         return "no settings"
     return ", ".join(f"{scale} {len(lines)}" for scale, lines in item["deviations"].items())

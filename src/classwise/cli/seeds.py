@@ -11,6 +11,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.exit_status import ExitStatus
+from classwise.cli.options import page_in
 from classwise.cli.tables import audit_facts
 from classwise.core.errors import ClasswiseError, IncompleteError, quoted
 
@@ -63,7 +64,7 @@ def audit_all_seeds(
     by_seed = {run.recipe.seed: run for run in runs}
     for seed, audit in audits.items():
         assert audit.path is not None
-        cw.report(audit, audit.path / "page.html", run=by_seed[seed])
+        cw.report(audit, page_in(audit.path, audit.group), run=by_seed[seed])
     whole = {seed: audit for seed, audit in audits.items() if audit.complete}
     decided = {
         text: {seed: threshold.decide(audit) for seed, audit in audits.items()}

@@ -44,6 +44,7 @@ def view(
 
     A static site that opens from disk: no server, no network. Two audits of the same images are shown side by side:
     what was lost and gained, with a paired test. Adversarial images are shown if the audit saved them (--save images).
+    Notes and tags on images are exported as notes.json, and read from the folder of the audit.
     The site embeds images of the data.
 
     \b

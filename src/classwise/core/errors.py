@@ -18,9 +18,9 @@ LONGEST = 1000
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|allocate memory|bad_alloc|could not create a (memory|primitive)"
-    r"|start new thread|error return without exception set"
+    r"|start new thread|error return without exception set|failed to map segment from shared object$"
 )
-"""Messages of torch, oneDNN and Python about a lack of memory, also for a thread."""
+"""Messages of torch, oneDNN, Python and the dynamic linker about a lack of memory, also for a thread."""
 
 
 def printable(text: str) -> str:
@@ -40,7 +40,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
-    return isinstance(error, RuntimeError | SystemError) and _OUT_OF_MEMORY.search(str(error)) is not None
+    return isinstance(error, RuntimeError | SystemError | ImportError) and _OUT_OF_MEMORY.search(str(error)) is not None
 
 
 def quoted(path: object) -> str:

@@ -81,6 +81,7 @@ def only_classes(images: Images, labels: Iterable[int | str]) -> Images:
         superclass_names=images.superclass_names,
         index=part.index,
         columns=part.columns,
+        image_names=part.image_names,
     )
 
 
@@ -114,6 +115,7 @@ def by_superclass(images: Images) -> Images:
         split=images.split,
         index=images.index,
         columns=images.columns,
+        image_names=images.image_names,
     )
 
 

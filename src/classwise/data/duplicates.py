@@ -56,6 +56,12 @@ class Duplicates:
         self._hashes.append(content_hashes(x, y))
         self._labels.append(y.cpu().numpy())
 
+    def count_among(self, hashes: Tensor | None) -> int:
+        """Number of the images whose hashes are among those of other images, int64 (M,); None: there are none."""
+        if hashes is None or not self._hashes:
+            return 0
+        return int(np.isin(np.concatenate(self._hashes), hashes.cpu().numpy()).sum())
+
     def _contents(self) -> tuple[IntArray, IntArray]:
         """The label of each content, and how often it occurs."""
         if not self._hashes:

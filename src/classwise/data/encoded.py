@@ -16,6 +16,7 @@ from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
 from classwise.data.image_files import Decoder, is_coloured, size_differs, size_of, stack
+from classwise.data.image_names import ImageNames, image_names
 from classwise.data.images import Column, Images
 from classwise.data.stream import Stream
 
@@ -43,6 +44,11 @@ class Location(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}, {self.name}" if self.name else str(self.file)
 
+    def name_in(self, root: Path) -> str:
+        """The path relative to a folder or, of an image in an archive, to that archive."""
+        parts = [] if self.file == root else [self.file.relative_to(root).as_posix()]
+        return "/".join([*parts, *filter(None, [self.name])])
+
     def content(self) -> bytes | Path:
         """The encoded image, or its file."""
         if self.length is None:
@@ -68,6 +74,7 @@ class EncodedImages:
         size: resize the shorter side to this and crop the central square; None: neither.
         resize: with ``size``, resize the shorter side to this before the crop.
         columns: groupings of the images, by name; a stream has none.
+        root: the folder or archive that the names of the images are relative to; None: images have no names.
     """
 
     locations: Sequence[Location]
@@ -78,6 +85,7 @@ class EncodedImages:
     size: int | None = None
     resize: int | None = None
     columns: Mapping[str, Column] | None = None
+    root: Path | None = None
     _decode: Decoder = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -98,7 +106,15 @@ class EncodedImages:
             ClasswiseError: for a damaged image, or images of different sizes.
         """
         x = self._stacked(self.locations)
-        return Images(x, self.y, self.class_names, self.name, self.split, columns=self.columns)
+        names = self.image_names()
+        return Images(x, self.y, self.class_names, self.name, self.split, columns=self.columns, image_names=names)
+
+    def image_names(self) -> ImageNames | None:
+        """The path of each image relative to the root; of one in an archive, its name there after the archive's."""
+        if self.root is None:
+            return None
+        names = [location.name_in(self.root) for location in self.locations]
+        return image_names(names, len(names), self.name)
 
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the images, from the first image and the headers of the others.
@@ -129,7 +145,10 @@ class EncodedImages:
         """
         count = min(os.cpu_count() or 1, MOST_WORKERS) if workers is None else workers
         shape = self.shape()
-        return Stream(_Decoded(self, shape, count), self.class_names, self.name, self.split, shape=shape)
+        source, names = _Decoded(self, shape, count), self.image_names()
+        return Stream(
+            source, self.class_names, self.name, self.split, shape=shape, image_names=names, images=len(source)
+        )
 
     def decoded(self, location: Location, shape: tuple[int, int, int]) -> Tensor:
         """One image, uint8 (C, H, W).

@@ -21,6 +21,8 @@ from classwise.core.settings.accepted import BY_CONTENT
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_name, checked_names, checked_text
 from classwise.data.duplicates import content_hashes, first_rows
+from classwise.data.image_names import ImageNames
+from classwise.data.image_names import image_names as checked_image_names
 from classwise.data.layout import CHANNELS_FIRST, looks_channels_last
 from classwise.stats.counts import whole_numbers
 
@@ -96,6 +98,8 @@ class Images:
         superclass_names: one name per superclass.
         index: index of each image in the original data set, int64 (N,); preserved by `take`.
         columns: groupings of the images, by name; always on the CPU.
+        image_names: the name of each image, such as its path relative to the folder of the data set, (N,) texts, empty
+            for an image without one; None if no image has one. They are no part of the `fingerprint`.
 
     Example:
         >>> import torch
@@ -117,6 +121,7 @@ class Images:
     superclass_names: tuple[str, ...]
     index: Tensor
     columns: Mapping[str, Column]
+    image_names: ImageNames | None
 
     @checked
     def __init__(
@@ -130,12 +135,13 @@ class Images:
         superclass_names: Names | None = None,
         index: Values | None = None,
         columns: Mapping[str, Column] | None = None,
+        image_names: Annotated[Sequence[str | None] | ImageNames, BY_CONTENT] | None = None,
     ) -> None:
         """Validate all values.
 
         Raises:
             ClasswiseError: for wrong shapes or types, pixels outside [0, 1], NaN, labels outside the classes, or names
-                that are not text, are blank or occur twice.
+                that are not text, are blank or occur twice; names of images may be blank and occur twice.
         """
         name, split = checked_text(name, "name of the data"), checked_text(split, "name of the split")
         x = as_pixels(x, name)
@@ -159,7 +165,8 @@ class Images:
         groups = {
             key: self._column(*column, len(x), f"{name}, column {key!r}") for key, column in (columns or {}).items()
         }
-        values = (x, y, names, name, split, parents, parent_names, number.to(x.device), groups)
+        own = None if image_names is None else checked_image_names(image_names, len(x), name)
+        values = (x, y, names, name, split, parents, parent_names, number.to(x.device), groups, own)
         self._fill(dict(zip((field.name for field in dataclasses.fields(self)), values, strict=True)))
 
     def _fill(self, values: Mapping[str, Any]) -> None:
@@ -208,7 +215,7 @@ class Images:
 
     @checked
     def take(self, rows: Rows | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any]) -> Images:
-        """Select rows, in the given order; each image keeps its `index`.
+        """Select rows, in the given order; each image keeps its `index` and its name.
 
         Args:
             rows: row numbers, such as ``[0, 1]``, a mask of N bools, or a slice.
@@ -220,7 +227,10 @@ class Images:
             rows = _as_rows(rows, len(self), self.name)
         here, home = _rows_on(rows, self.device), _rows_on(rows, torch.device("cpu"))
         columns = {key: Column(column.ids[home], column.names) for key, column in self.columns.items()}
-        part = self._with(x=self.x[here], y=self.y[here], index=self.index[here], columns=columns)
+        names = self.image_names
+        if names is not None:
+            names = names[home if isinstance(home, slice) else home.numpy()]
+        part = self._with(x=self.x[here], y=self.y[here], index=self.index[here], columns=columns, image_names=names)
         if not len(part):
             raise ClasswiseError(f"{self.name}: the selection of rows is empty")
         return part
@@ -245,7 +255,7 @@ class Images:
 
     @checked
     def with_pixels(self, x: Values, name: str) -> Images:
-        """Replace the pixels; labels, `index` and columns do not change.
+        """Replace the pixels; labels, `index`, names and columns do not change.
 
         Args:
             x: images (N, C, H, W), uint8 or float in [0, 1]; channels and size may differ.
@@ -321,15 +331,47 @@ class Images:
         return torch.bincount(self.y, minlength=self.num_classes)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of the pixels and labels; cached."""
+        """SHA-256 (hexadecimal) of the pixels and labels (`Digest`); cached."""
         return self._fingerprint
 
     @functools.cached_property
     def _fingerprint(self) -> str:
-        digest = hashlib.sha256(f"{self.x.dtype} {tuple(self.x.shape)}".encode())
-        for tensor in (self.x, self.y):
-            digest.update(tensor.cpu().contiguous().numpy().data)
+        digest = Digest(self.x, len(self))
+        digest.update(self.x, self.y)
         return digest.hexdigest()
+
+
+class Digest:
+    """SHA-256 of images and labels, computed in pieces.
+
+    It is that of the ASCII text ``DTYPE (N, C, H, W)``, such as ``torch.uint8 (100, 3, 32, 32)``, the pixels in this
+    order of dimensions (uint8, or float32 in little-endian order), and the labels as little-endian int64.
+
+    Args:
+        x: the first images, which have the type and the shape of all.
+        images: their number in total.
+
+    Example:
+        >>> x, y = torch.zeros(2, 1, 1, 1, dtype=torch.uint8), torch.tensor([0, 1])
+        >>> text = b"torch.uint8 (2, 1, 1, 1)" + bytes(2) + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
+        >>> Images(x, y).fingerprint() == hashlib.sha256(text).hexdigest()
+        True
+    """
+
+    def __init__(self, x: Tensor, images: int) -> None:
+        self._hash = hashlib.sha256(f"{x.dtype} {(images, *x.shape[1:])}".encode())
+        self._labels: list[bytes] = []
+
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Add images (n, C, H, W) and labels (n,)."""
+        self._hash.update(x.cpu().contiguous().numpy().data)
+        self._labels.append(y.cpu().contiguous().numpy().tobytes())
+
+    def hexdigest(self) -> str:
+        """The digest of all that were added."""
+        whole = self._hash.copy()
+        whole.update(b"".join(self._labels))
+        return whole.hexdigest()
 
 
 def to_unit(x: Tensor) -> Tensor:

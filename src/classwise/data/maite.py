@@ -15,6 +15,7 @@ from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.names import numbered_names
+from classwise.data.image_names import KEYS, image_names, names_in
 from classwise.data.images import Column, Images
 from classwise.stats.counts import is_integer
 
@@ -78,7 +79,8 @@ class MaiteItems:
     """The pairs (image, label) of a data set in the protocol of MAITE; `completed` adds the metadata that were read.
 
     The classes are those of ``index2label``. Distinct integer ids, of at least 0, are the `index` of the images; other
-    ids are the column ``id``. Text, integers and booleans in the metadata of the images are columns.
+    ids are the column ``id``. Text, integers and booleans in the metadata of the images are columns. The name of an
+    image is the first of `classwise.data.image_names.KEYS` in its metadata; an id that is its `index` is none.
 
     Args:
         dataset: items are an image (C, H, W), uint8 or float in [0, 1]; a target (C,); and a mapping.
@@ -110,7 +112,13 @@ class MaiteItems:
         if len({*numbers}) == len(ids):
             index = torch.tensor(numbers)
             del columns["id"]
-        return dataclasses.replace(images, index=index, columns=columns)
+        keys = [key for key in KEYS if key != "id" or index is images.index]  # integers are the index instead
+        for key in KEYS:
+            if key != "id" and key in columns and len(columns[key].names) == len(ids) > 1:
+                del columns[key]  # with another value for each image, it is no grouping
+        found = [names_in({key: datum.get(key) for key in keys}, 1)[0] for datum in self._metadata]
+        names = image_names(found, len(found), self.name)
+        return dataclasses.replace(images, index=index, columns=columns, image_names=names)
 
     def __len__(self) -> int:
         return len(self._dataset)

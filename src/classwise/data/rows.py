@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import DataLoader, SequentialSampler, Subset
 
 from classwise.core.compute.tensors import as_array, as_tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Count, configurable
 from classwise.core.settings.names import numbered_names
 from classwise.data.image_files import Decoder, stack
+from classwise.data.image_names import ImageNames, image_names, names_in, text_of
 from classwise.data.images import ONE_CLASS, as_pixels, several_labels
 from classwise.data.labels import Classes
 from classwise.data.layout import channels_first
@@ -66,6 +69,22 @@ class Rows:
             raise ClasswiseError(f"{where}: labels of shape {tuple(y.shape)}, expected ({len(x)},), one per image")
         return x, y.reshape(1) if single else y
 
+    def names(self, item: Any, count: int, where: str) -> list[str]:
+        """The names of the images in an item that `read` accepts; empty texts if there are none.
+
+        Args:
+            item: a pair, which has none, or a dict: the names are under a key of `classwise.data.image_names.KEYS`, or
+                the path beside the encoded image.
+            count: number of images.
+            where: the prefix of an error message.
+        """
+        if not isinstance(item, Mapping):
+            return [""] * count
+        image, label = self._keys(item, where)
+        names = names_in(item, count, (image, label))
+        path = item[image].get("path") if isinstance(item[image], Mapping) else None
+        return names if any(names) or count != 1 else [text_of(path)]
+
     def pair(self, item: Any, where: str) -> tuple[Any, Any]:
         """The image and the label in an item.
 
@@ -73,22 +92,31 @@ class Rows:
             ClasswiseError: if the item is neither a pair nor a dict, or a dict without such keys.
         """
         if isinstance(item, Mapping):
-            key = self.image or next((name for name in IMAGES if name in item), None)
-            if key is None:
-                pillow = [str(name) for name, value in item.items() if isinstance(value, Image.Image)]
-                key = pillow[0] if len(pillow) == 1 else None
-            label = self.label or next((name for name in LABELS if name in item), None)
-            for option, chosen in (("image", key), ("label", label)):
-                if chosen is None or chosen not in item:
-                    what = f"{option} {chosen!r}" if chosen else option
-                    keys = ", ".join(str(name) for name in item)
-                    raise ClasswiseError(f"{where} has no {what}; give {option}=, one of its keys: {keys}")
-            return item[key], item[label]
+            image, label = self._keys(item, where)
+            return item[image], item[label]
         if not isinstance(item, (tuple, list)) or len(item) < 2:
             raise ClasswiseError(
                 f"{where}: {type(item).__name__}, expected a pair (x, y) of images and labels, or a dict of them"
             )
         return item[0], item[1]
+
+    def _keys(self, item: Mapping[Any, Any], where: str) -> tuple[Any, Any]:
+        """The keys of the image and the label in a dict.
+
+        Raises:
+            ClasswiseError: if it has none.
+        """
+        key = self.image or next((name for name in IMAGES if name in item), None)
+        if key is None:
+            pillow = [str(name) for name, value in item.items() if isinstance(value, Image.Image)]
+            key = pillow[0] if len(pillow) == 1 else None
+        label = self.label or next((name for name in LABELS if name in item), None)
+        for option, chosen in (("image", key), ("label", label)):
+            if chosen is None or chosen not in item:
+                what = f"{option} {chosen!r}" if chosen else option
+                keys = ", ".join(str(name) for name in item)
+                raise ClasswiseError(f"{where} has no {what}; give {option}=, one of its keys: {keys}")
+        return key, label
 
     def _images(self, x: Any, single: bool, where: str) -> Tensor:
         """The images of an item as (N, C, H, W); ``single``: the item is one image."""
@@ -175,6 +203,34 @@ def class_names_of(source: Any, label: str | None) -> tuple[str, ...] | None:
     if not all(isinstance(name, str) for name in names):
         return None
     return numbered_names(names)
+
+
+def names_of_source(source: Any) -> ImageNames | None:
+    """The paths of the files of a data set of torchvision, such as `ImageFolder`, relative to its ``root``.
+
+    Args:
+        source: the data set, a `Subset` of it, or a DataLoader that reads one of them in order.
+
+    Returns:
+        The names in the order of the source; None for another source.
+    """
+    if isinstance(source, DataLoader):
+        sampler = getattr(source.batch_sampler, "sampler", source.sampler)
+        return names_of_source(source.dataset) if isinstance(sampler, SequentialSampler) else None
+    if isinstance(source, Subset):
+        inner = names_of_source(source.dataset)
+        return None if inner is None else inner[np.asarray(source.indices, dtype=np.int64)]
+    samples, root = getattr(source, "samples", None), getattr(source, "root", None)
+    if not isinstance(samples, list) or not isinstance(root, str | os.PathLike) or not samples:
+        return None
+    if not hasattr(source, "__len__") or len(source) != len(samples):
+        return None
+    if not all(isinstance(sample, tuple) and len(sample) > 1 and isinstance(sample[0], str) for sample in samples):
+        return None
+    start = os.path.join(os.fspath(root), "")  # noqa: PTH118  # as torchvision joins paths
+    return image_names(
+        [Path(path.removeprefix(start)).as_posix() for path, *_ in samples], len(samples), type(source).__name__
+    )
 
 
 def label_column(source: Any, label: str | None = None) -> str | None:

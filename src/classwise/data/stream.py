@@ -20,11 +20,12 @@ from classwise.core.settings import limits
 from classwise.core.settings.config import build
 from classwise.core.settings.names import checked_names, checked_text
 from classwise.data.duplicates import content_hashes, first_rows
-from classwise.data.images import Batch, Images, as_labels, check_labels, to_unit
+from classwise.data.image_names import ImageNames, image_names
+from classwise.data.images import Batch, Digest, Images, as_labels, check_labels, to_unit
 from classwise.data.labels import encode_labels
 from classwise.data.layout import channels_first
 from classwise.data.maite import MaiteItems, is_dataset
-from classwise.data.rows import Rows, class_names_of, label_array, label_column
+from classwise.data.rows import Rows, class_names_of, label_array, label_column, names_of_source
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,23 @@ class Stream:
         superclass_names: Sequence[str] = (),
         shape: tuple[int, int, int] | None = None,
         rows: Rows | None = None,
+        image_names: ImageNames | None = None,
+        images: int | None = None,
     ) -> None:
-        """Wrap a source without reading from it; ``rows`` are options to read its items.
+        """Wrap a source without reading from it.
+
+        Args:
+            source: the source.
+            class_names: see the attributes, as for the following ones.
+            name: the name.
+            split: the split.
+            superclasses: the superclasses.
+            superclass_names: their names.
+            shape: the shape.
+            rows: options to read the items.
+            image_names: the name of each image, in the order of the source. None: those of its files if it is a data
+                set of torchvision (`names_of_source`), else those in items that are dicts.
+            images: the exact number of images. None: not known, as for an iterable, whose items may be batches.
 
         Raises:
             ClasswiseError: if the source can be neither iterated nor indexed.
@@ -82,9 +98,19 @@ class Stream:
         self._spent = False
         self._unique = False
         self._digest = ""
+        self._images = images
         self._counts: Tensor | None = None
+        self._files = names_of_source(source) if image_names is None else image_names
+        self._read: list[str] = []
         if isinstance(source, DataLoader) and isinstance(source.sampler, RandomSampler):
             logger.warning("%s is shuffled: the index of an image differs between passes; use shuffle=False", name)
+
+    def names_of(self, index: Tensor) -> ImageNames | None:
+        """The names of images that have been read, by their index (N,); None if none of them has a name."""
+        if self._files is not None:
+            names: ImageNames = self._files[index.cpu().numpy()]
+            return names
+        return image_names([self._read[place] for place in index.tolist()], len(index), self.name)
 
     @property
     def num_classes(self) -> int | None:
@@ -136,6 +162,7 @@ class Stream:
         """
         if size < 1:
             raise ClasswiseError(f"batch size {size}: must be at least 1")
+        digest: Digest | None = None
         pixels, labels = hashlib.sha256(), hashlib.sha256()
         start, counts, known = 0, torch.zeros(self.num_classes or 0, dtype=torch.int64), set[int]()
         for x, y in _rebatch(self._pieces(), size):
@@ -148,20 +175,29 @@ class Stream:
                 if not len(rows):
                     continue
                 index, x, y = index[rows], x[rows], y[rows]  # noqa: PLW2901  # without duplicates
-            unit = to_unit(x) if x.dtype == torch.uint8 else x
-            pixels.update(unit.contiguous().numpy().data)
-            labels.update(y.numpy().data)
+            if self._images is not None and not self._unique:
+                digest = digest or Digest(x, self._images)
+                digest.update(x, y)
+            else:
+                unit = to_unit(x) if x.dtype == torch.uint8 else x
+                pixels.update(unit.contiguous().numpy().data)
+                labels.update(y.numpy().data)
             more = torch.bincount(y, minlength=len(counts))
             more[: len(counts)] += counts
             counts = more
             yield Batch(*(tensor.to(self._device) for tensor in (index, x, y)))
         if start == 0:
             raise ClasswiseError(f"{self.name} has no images")
-        self._digest = hashlib.sha256(pixels.digest() + labels.digest()).hexdigest()
+        whole = hashlib.sha256(pixels.digest() + labels.digest())
+        self._digest = whole.hexdigest() if digest is None else digest.hexdigest()
         self._counts = counts
 
     def fingerprint(self) -> str:
-        """SHA-256 (hexadecimal) of the float32 pixels and the labels of the last complete pass; empty before it."""
+        """SHA-256 (hexadecimal) of the last complete pass; empty before it.
+
+        That of `Images` (`classwise.data.images.Digest`), if the source states its number of images; else, and without
+        duplicates, the SHA-256 of two digests: of the pixels as float32, and of the labels.
+        """
         return self._digest
 
     def class_counts(self) -> Tensor:
@@ -195,7 +231,14 @@ class Stream:
         y, names = encode_labels(np.concatenate(ys), self._classes(ys[0]), self.name)
         x = torch.cat(_alike(xs))
         return Images(
-            x, y, self.class_names or names, self.name, self.split, self.superclasses, self.superclass_names
+            x,
+            y,
+            self.class_names or names,
+            self.name,
+            self.split,
+            self.superclasses,
+            self.superclass_names,
+            image_names=self.names_of(torch.arange(len(y))),
         ).to(self._device)
 
     def _classes(self, y: Any) -> Sequence[int | str] | None:
@@ -220,6 +263,7 @@ class Stream:
     def _raw(self) -> Iterator[tuple[Tensor, Any, str]]:
         """Yield images, stored labels, and the position of each item for error messages."""
         shape: torch.Size | None = None
+        self._read = read = list[str]()
         for position, item in enumerate(self._items()):
             where = f"{self.name}, item {position}"
             x, y = self._rows.read(item, where)
@@ -228,6 +272,8 @@ class Stream:
                     f"{where}: image of shape {tuple(x.shape[1:])}, expected {tuple(shape)} as before; resize images"
                 )
             shape = x.shape[1:]
+            if self._files is None:
+                read += self._rows.names(item, len(x), where)
             yield x, y, where
 
     def _pieces(self) -> Iterator[Piece]:
@@ -277,14 +323,17 @@ def as_data(
         return source
     if isinstance(source, str):
         raise ClasswiseError(f"data {source!r} is a string; use load_data({source!r}) for a data set name or path")
+    files = list[str]()
     if isinstance(source, Mapping):
-        source = _pair_of(source, rows, name)
+        pair = _pair_of(source, rows, name)
+        files = rows.names(source, len(pair[0]) if _is_array(pair[0], 1) else 0, name)
+        source = pair
     if isinstance(source, (tuple, list)) and len(source) == 2 and _is_array(source[0], 1) and _is_array(source[1], 0):
         x, y = source
         where = f"{name}, labels"
         y, names = encode_labels(label_array(y, where), rows.classes, where)
         x = channels_first(as_tensor(x, name).numpy(), name) if isinstance(x, np.ndarray) else x
-        return Images(x, y, names if class_names is None else class_names, name, split)
+        return Images(x, y, names if class_names is None else class_names, name, split, image_names=files or None)
     return Stream(source, class_names, name, split, rows=rows)
 
 

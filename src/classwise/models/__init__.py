@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from classwise.models.loading.builder import build_model as build_model
     from classwise.models.loading.checkpoints import read_state as read_state
     from classwise.models.loading.loader import load_model as load_model
+    from classwise.models.logits import AdjustedLogits as AdjustedLogits
     from classwise.models.logits import LogitsModel as LogitsModel
     from classwise.models.logits import pick_logits as pick_logits
     from classwise.models.modes import evaluating as evaluating
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from classwise.models.weights import save_weights as save_weights
 
 _MODULES = {
+    "AdjustedLogits": "logits",
     "LogitsModel": "logits",
     "Normalized": "normalization",
     "build_model": "loading.builder",

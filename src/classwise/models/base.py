@@ -88,6 +88,23 @@ def bare(model: nn.Module) -> nn.Module:
     return model
 
 
+def last_linear(model: nn.Module) -> nn.Linear:
+    """The last linear layer: ``model.classifier`` if it is linear, else the last one among the modules.
+
+    Raises:
+        ClasswiseError: if there is none, or others among the modules have as many outputs.
+    """
+    layer = getattr(model, "classifier", None)
+    if isinstance(layer, nn.Linear):
+        return layer
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    same = sum(other.out_features == module.out_features for module in linear[-1:] for other in linear)
+    if same != 1:
+        found = f"{same} linear layers of {linear[-1].out_features} outputs" if same else "no linear layer"
+        raise ClasswiseError(f"{type(bare(model)).__name__} has {found}; name its last layer 'classifier'")
+    return linear[-1]
+
+
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first parameter or buffer of a model; the CPU if it has none."""
     tensors = itertools.chain(model.parameters(), model.buffers())

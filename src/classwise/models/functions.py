@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -19,9 +20,12 @@ from classwise.core.settings.user_code import call_user_code
 from classwise.data.maite import class_names_of, has_metadata
 from classwise.models.unwrapping import DATA_PARALLEL, unwrapped
 
+T = TypeVar("T")
+
 _MOST = 1000
 """Maximum number of objects searched for modules."""
 _LIBRARIES = ("torch", "numpy", "builtins")
+_POSITIONAL, _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY
 
 
 class FunctionModel(nn.Module):
@@ -137,6 +141,32 @@ def _parts(value: Any) -> Iterable[object]:
         return ()
     called = getattr(type(value), "__call__", None)  # noqa: B004  # its code, not whether it is callable
     return (*vars(value).values(), called) if hasattr(value, "__dict__") else ()
+
+
+def model_of(value: T) -> T:
+    """The model that a function without required arguments returns; any other object itself.
+
+    A function that has optional arguments only may also be one of images: it is itself unless it returns a module or a
+    model in the protocol of MAITE.
+    """
+    if isinstance(value, nn.Module | type) or has_metadata(value) or not callable(value):
+        return value
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except (TypeError, ValueError):  # of some callables in C
+        return value
+    positional = [parameter for parameter in parameters if parameter.kind in (_POSITIONAL, _POSITIONAL_ONLY)]
+    required = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    if any(parameter.kind is not parameter.VAR_KEYWORD for parameter in required):  # also of *args
+        return value
+    try:
+        returned = call_user_code(value)
+    except Exception:
+        if positional:
+            return value
+        raise
+    is_found = isinstance(returned, nn.Module) or is_model(returned) or not positional
+    return cast("T", returned) if is_found else value
 
 
 def is_model(value: object) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.user_code import call_user_code
 from classwise.models.base import Classifier, Wrapper
-from classwise.models.functions import MaiteModel, as_module, is_model
+from classwise.models.functions import MaiteModel, as_module, is_model, model_of
 
 logger = logging.getLogger(__name__)
 
@@ -120,17 +120,19 @@ def in_unit_interval(outputs: Tensor) -> bool:
     return bool(((outputs >= 0) & (outputs <= 1)).all())
 
 
-def as_logits(model: nn.Module | Callable[[Tensor], object]) -> nn.Module:
+def as_logits(model: nn.Module | Callable[..., object]) -> nn.Module:
     """The model as a module that returns logits: networks of the zoo and wrappers unchanged, others wrapped.
 
     The wrappers of parallel training and of `torch.compile` are removed (`unwrapped`).
 
     Args:
-        model: a module, a function from images to an output with logits, or a model in the protocol of MAITE.
+        model: a module, a function from images to an output with logits, a model in the protocol of MAITE, or a
+            function that returns one of them (`model_of`).
 
     Raises:
         ClasswiseError: if it is neither.
     """
+    model = model_of(model)
     network = MaiteModel(model) if is_model(model) else as_module(model)
     return network if isinstance(network, Classifier | Wrapper) else LogitsModel(network)
 
@@ -234,6 +236,71 @@ class SelectedLogits(Wrapper):
         """Logits (N, K) of images (N, channels, H, W)."""
         logits: Tensor = self.model(x)
         return logits[:, self.selected]
+
+
+class AdjustedLogits(Wrapper):
+    """A model with a constant added to the logit of each class: ``model(x) + logit_adjustment``.
+
+    Both buffers are part of the state dict, so a file of the weights of this module contains the adjustment, and
+    `load_model` restores it.
+
+    Args:
+        model: maps images to logits (N, C).
+        constants: the constant of each class, (C,), finite.
+        images: hashes of the images on which the constants were fitted (`classwise.data.duplicates.content_hashes`),
+            int64 (N,); None: unknown.
+
+    Attributes:
+        logit_adjustment: the constants, float32 (C,).
+        fitted_images: the hashes, int64 (N,).
+
+    Raises:
+        ClasswiseError: for constants that are not finite numbers (C,), or a model that is adjusted already.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from classwise.models import AdjustedLogits
+        >>> model = AdjustedLogits(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), [0.5, -0.5])
+        >>> x = torch.rand(3, 1, 2, 2)
+        >>> torch.equal(model(x), model.model(x) + torch.tensor([0.5, -0.5]))
+        True
+    """
+
+    logit_adjustment: Tensor
+    fitted_images: Tensor
+
+    def __init__(
+        self, model: nn.Module, constants: Sequence[float] | Tensor, images: Sequence[int] | Tensor | None = None
+    ) -> None:
+        if isinstance(model, AdjustedLogits):
+            raise ClasswiseError("the logits of the model are adjusted already; pass the inner model, model.model")
+        super().__init__(model)
+        values = torch.as_tensor(constants, dtype=torch.float32).detach().clone()
+        if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
+            raise ClasswiseError(
+                f"the logit adjustment has shape {tuple(values.shape)}; expected a finite number for each class, (C,)"
+            )
+        hashes = torch.as_tensor([] if images is None else images, dtype=torch.int64).detach().clone().flatten()
+        # Not register_buffer, which rejects names that are attributes of the inner model.
+        self._buffers["logit_adjustment"], self._buffers["fitted_images"] = values, hashes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Adjusted logits (N, C) of images (N, channels, H, W)."""
+        logits: Tensor = self.model(x)
+        if logits.shape[1] != self.logit_adjustment.shape[0]:  # broadcasting would change the number of classes
+            raise ClasswiseError(
+                f"the logit adjustment has {self.logit_adjustment.shape[0]} classes and the model {logits.shape[1]}; "
+                "they must be equal"
+            )
+        return logits + self.logit_adjustment
+
+
+def fitted_images_of(model: nn.Module) -> Tensor | None:
+    """The hashes of the images that a logit adjustment of a model was fitted on; None without an adjustment."""
+    while isinstance(model, Wrapper) and not isinstance(model, AdjustedLogits):
+        model = model.model
+    return model.fitted_images if isinstance(model, AdjustedLogits) else None
 
 
 def _logarithms(probabilities: Tensor) -> Tensor:

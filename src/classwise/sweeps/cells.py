@@ -152,7 +152,7 @@ class SweepFolder:
         """
         if self.path.exists() and not self.path.is_dir():
             raise ClasswiseError(f"{self.path} is a file; give a folder for the sweep")
-        if not self.settings_file.is_file() and not is_unused(self.path):
+        if not is_unused(self.path) and not self.settings_file.is_file():  # in this order: another may start it
             raise ClasswiseError(f"{self.path} is not empty and contains no sweep; give a new folder")
         check_writable(self.cells_file)
 

@@ -78,6 +78,7 @@ SELECTIONS: Registry[object] = Registry(
         "last": "classwise.training.selection:last",
         "within-error": "classwise.training.selection:within_error",
         "three-quarters": "classwise.training.selection:three_quarters",
+        "fourteen-fifteenths": "classwise.training.selection:fourteen_fifteenths",
     },
     arguments=2,
     instances=("classwise.training.selection:WithinError", "classwise.training.selection:AtFraction"),

@@ -11,6 +11,7 @@ from torch import Tensor
 from classwise.core.compute.rng import CounterRNG
 from classwise.data import Images
 from classwise.data.augment import Augmentation
+from classwise.data.image_names import joined
 from classwise.data.images import to_unit
 from classwise.threat.ball import Threat
 from classwise.training.classes.signals import ClassSettings
@@ -151,4 +152,6 @@ def concatenated(images: Images, extra: Images) -> Images:
     same = images.x.dtype == extra.x.dtype
     x = torch.cat([images.x, extra.x] if same else [images.pixels(), extra.pixels()])
     index = torch.cat([images.index, int(images.index.max()) + 1 + torch.arange(len(extra), device=images.device)])
-    return Images(x, torch.cat([images.y, extra.y]), images.class_names, images.name, images.split, index=index)
+    names = joined((part.image_names, len(part)) for part in (images, extra))
+    y = torch.cat([images.y, extra.y])
+    return Images(x, y, images.class_names, images.name, images.split, index=index, image_names=names)

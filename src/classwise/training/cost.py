@@ -59,7 +59,8 @@ def estimate_training(
     if rates is None:
         watch = _Stopwatch()
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
-            train(recipe, data=images, out=Path(folder) / "run", device=device, progress=watch)
+            given = None if isinstance(recipe.data.validation, str) else images
+            train(recipe, data=given, out=Path(folder) / "run", device=device, progress=watch)
         steps, step = watch.total, watch.step_seconds()
     else:
         images = training_images(recipe.data) if images is None else images

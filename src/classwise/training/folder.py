@@ -62,6 +62,7 @@ class RunData(TypedDict):
     name: NotRequired[str]
     counts: NotRequired[dict[str, list[int]]]
     unlabelled: NotRequired[dict[str, Any]]
+    validation: NotRequired[str]
 
 
 class RunEnvironment(Environment, total=False):
@@ -101,6 +102,8 @@ class Run:
         path: the run folder.
         default: name of the weights that are used if none are named; None for those of the highest validation score.
 
+    A run is a path, and so a model: ``cw.audit(run)`` audits its default weights.
+
     Example:
         >>> import tempfile
         >>> import classwise as cw
@@ -116,6 +119,10 @@ class Run:
 
     path: Path
     default: Which | None = None
+
+    def __fspath__(self) -> str:
+        """Return the path of the run folder, or of the weights ``default`` if they are named."""
+        return str(self.path if self.default is None else self.weights_file(self.default))
 
     @staticmethod
     def open(path: str | Path) -> Run:

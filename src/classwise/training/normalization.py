@@ -103,10 +103,10 @@ def _of_weights(recipe: Recipe, images: Images, data: Constants, device: str) ->
     train, valid = split_rows(recipe, images)
     others = max(0, EVALUATED - len(valid))
     part = images.take(torch.cat([valid, train[:: max(1, len(train) // max(1, others))][:others]]))
-    engine, correct = Engine(model, precision=recipe.precision, batch_size=max(32, recipe.batch_size)), {}
+    correct = {}
     for name, constants in candidates.items():
-        for buffer, values in zip((layer.mean, layer.std), constants, strict=True):
-            buffer.copy_(torch.tensor(values))
+        layer.mean, layer.std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in constants)
+        engine = Engine(model, precision=recipe.precision, batch_size=max(32, recipe.batch_size))
         logits = torch.cat(list(engine.predict(batch.x for batch in part.batches(engine.batch_size))))
         correct[name] = logits.argmax(1).cpu() == part.y.cpu()
     if named == "auto":

@@ -44,10 +44,17 @@ from classwise.training.classes.signals import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.recipe_files import apply_budget, override, read_value, read_values, recipe_names, take_budgets
-from classwise.training.recipe_settings import DataSettings, EpochNumbers, ModelSettings, Part, UnlabelledSettings
+from classwise.training.recipe_settings import (
+    DataSettings,
+    EpochNumbers,
+    ModelSettings,
+    Part,
+    UnlabelledSettings,
+    Validation,
+)
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import Classes, ClassSchedule, State
-from classwise.training.selection import Selection, load_selection, resolve_selection
+from classwise.training.selection import AtFraction, Selection, load_selection, resolve_selection
 from classwise.training.updates import Optimiser, Update
 
 logger = logging.getLogger(__name__)
@@ -92,7 +99,8 @@ class Recipe:
         lr_schedule: the learning-rate schedule.
         averaging: the weight averaging.
         selection: the rule that selects the best epoch on the validation split; ``"auto"`` is ``"overall+worst"`` for
-            at most 20 classes and ``"overall+worst-fifth"`` for more.
+            at most 20 classes and ``"overall+worst-fifth"`` for more; or ``"last"``, if initial weights may have been
+            trained on the validation images.
         validation_attack: the attack on the validation split, with the radius of the recipe.
         epochs: the number of passes over the training split.
         checkpoint_epochs: the epochs, from 1, after which the weights are also saved as ``epoch-N``, and those of the
@@ -397,7 +405,9 @@ def build_parts(recipe: Recipe) -> Parts:
         )
     averaging = make(AVERAGERS, recipe.averaging)
     gated = any(name.startswith("valid") for name in averaging.reads)
-    if recipe.data.validation == 0 and (recipe.selection not in ("last", "three-quarters") or gated):
+    selection = load_selection(recipe.selection)
+    measured = recipe.selection != "last" and not isinstance(selection, AtFraction)
+    if recipe.data.validation == 0 and (measured or gated):
         raise ClasswiseError(
             "data.validation = 0: selection and averaging need a validation split; set 0.02, or selection = last"
         )
@@ -411,7 +421,7 @@ def build_parts(recipe: Recipe) -> Parts:
         optimizer=make(OPTIMISERS, recipe.optimizer),
         lr_schedule=make(LR_SCHEDULES, recipe.lr_schedule),
         averaging=averaging,
-        selection=load_selection(recipe.selection),
+        selection=selection,
         validation_attack=validation_attack,
         augment=make(AUGMENTATIONS, recipe.data.augment),
     )
@@ -446,14 +456,14 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
-def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, validation: float) -> None:
+def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, validation: Validation) -> None:
     """Check that the objective and the data have what a schedule sets and reads.
 
     Args:
         name: the name of the schedule, for the error.
         schedule: the schedule.
         objective: the objective of the recipe.
-        validation: the fraction of the validation split.
+        validation: the fraction or the name of the validation split.
 
     Raises:
         ClasswiseError: if they do not.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.settings.config import Count, Number, Seed, Share, configurable
+from classwise.core.settings.config import Count, Number, Seed, Share, configurable, number
 from classwise.core.settings.description import Described
+from classwise.data.formats.base import SPLITS
 
 Part = str | dict[str, Any]
 """A part as a spec or a mapping: ``"pgd:steps=10"`` or ``{"name": "pgd", "steps": 10}``."""
@@ -21,6 +22,19 @@ PerChannel = Annotated[
     BeforeValidator(lambda value: [value] if isinstance(value, int | float) else value),
 ]
 """A number per channel: a list, or text such as ``"0.49,0.48,0.45"``; one number applies to all channels."""
+_SHARE: TypeAdapter[float] = TypeAdapter(Share)
+
+
+def _validation(value: object) -> object:
+    if not isinstance(value, str) or isinstance(number(value), float):
+        return _SHARE.validate_python(value)
+    if SPLITS.get(value.lower(), value) in ("", "train", "test"):
+        raise ValueError("should be a fraction, or a split that neither training nor audits read, such as val")
+    return value
+
+
+Validation = Annotated[float | str, BeforeValidator(_validation)]
+"""The validation images: a fraction of the training images, or the name of another split of the data."""
 
 
 @configurable
@@ -62,7 +76,8 @@ class DataSettings:
         root: the data directory; None for the default places.
         subset: the size of a stratified subset to train on; None for all images.
         subset_seed: the seed of the subset.
-        validation: the fraction of each class in the validation split.
+        validation: the fraction of each class of the training images that is held out for validation; or the name of
+            another split of the data, such as ``"val"``, which is read in full.
         augment: the augmentation of training images.
         unlabelled: unlabelled images for self-training, or None.
         options: options of the file format, such as ``{"size": 64}``; an audit of the run loads test images with them.
@@ -72,7 +87,7 @@ class DataSettings:
     root: str | None = None
     subset: Count | None = None
     subset_seed: Seed = 0
-    validation: Share = 0.02
+    validation: Validation = 0.02
     augment: Part = "none"
     unlabelled: UnlabelledSettings | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -91,7 +106,7 @@ class ModelSettings:
             the training images. ``"none"``: no layer, for a network that normalises images itself. ``"weights"``: that
             of the initial weights. ``"auto"``: without initial weights, ``"data"``, or ``"none"`` for a network that is
             a `Normalized`; with them, their own, or if the file states none, the better of ``"none"`` and ``"data"`` by
-            the accuracy on the validation split.
+            the accuracy on images of the data, first those held out for validation.
         mean: with ``std``, the constants of the layer, for images in [0, 1], per channel.
         std: the standard deviation of each channel.
         sync_batch_norm: synchronise the statistics of batch normalisation over the processes of a distributed run, on

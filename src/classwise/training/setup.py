@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
+from classwise.attacks.gradient.ascent import step_size_problem, suitable_step
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.compute.environment import continued, environment
 from classwise.core.compute.rng import CounterRNG, seed_generators
@@ -19,11 +20,12 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import ResultFolder, write_json, write_text
 from classwise.core.settings.code_identity import CodeRecord, check_unchanged, without_empty
-from classwise.core.settings.config import relative_step
 from classwise.data import Images, load_data, named_set, stratified_split
+from classwise.data.duplicates import content_hashes
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
 from classwise.models.loading.builder import options_for_size
+from classwise.models.logits import AdjustedLogits
 from classwise.models.provenance import model_facts
 from classwise.models.structure import code_of
 from classwise.models.weights import check_storable
@@ -66,6 +68,19 @@ def training_images(settings: DataSettings, *, download: bool = True) -> Images:
         download=download,
         **settings.options,
     )
+
+
+def validation_images(settings: DataSettings, run: Run) -> Images:
+    """Load the split of validation images that a recipe names.
+
+    Raises:
+        ClasswiseError: if the data have no such split, or the run was started with other images in it.
+    """
+    name = str(settings.validation)
+    images = load_data(settings.name, split=name, root=settings.root, **settings.options)
+    if run.environment_file.is_file() and run.data.get("validation") != images.fingerprint():
+        raise ClasswiseError(f"{run.path} was validated on other images in the split {name!r}; restore them")
+    return images
 
 
 def default_threat(images: Images) -> Threat:
@@ -126,7 +141,7 @@ def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
 
 
 def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:
-    """Return notes on unusual radii and on attacks that cannot reach the radius, one line each.
+    """Return notes on unusual radii and on step sizes that do not suit the radius, one line each.
 
     Args:
         images: the training images.
@@ -140,14 +155,8 @@ def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) 
     elif known is not None and Threat.parse(known.threat) != threat:
         notes.append(f"the threat is {threat}; the usual one for {images.name} is {known.threat}")
     for field, attack in attacks.items():
-        size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", 1)
-        if size is None:
-            continue
-        factor, relative = relative_step(size)
-        reach = steps * factor * (threat.epsilon if relative else 1)
-        if reach < threat.epsilon * (1 - 1e-6):
-            moved = f"{steps} steps of {size if relative else f'{size:.3g}'} reach {reach:.3g}"
-            notes.append(f"{field}: {moved}, less than the radius {threat.epsilon:.3g}; set step_size to 0.25eps")
+        if problem := step_size_problem(attack, threat.epsilon):
+            notes.append(f"{field}: {problem}; set {field}.step_size={suitable_step(attack)}")
     return notes
 
 
@@ -197,21 +206,40 @@ def check_code(run: Run, code: CodeRecord) -> None:
 
 
 def split_rows(recipe: Recipe, images: Images) -> tuple[Tensor, Tensor]:
-    """Return the rows of the training and the validation images, int64, by the recipe's fraction and seed.
+    """Return the rows of the training and of the held-out images, int64, by the recipe's fraction and seed.
 
-    Splits of the same images and seed are nested: a smaller fraction holds out a subset of a larger one.
+    Splits of the same images and seed are nested: a smaller fraction holds out a subset of a larger one. None is held
+    out if the recipe names a split of validation images.
+    """
+    share = recipe.data.validation
+    if isinstance(share, str) or share == 0:
+        return torch.arange(len(images)), torch.arange(0)
+    return stratified_split(images.y.cpu(), share, recipe.seed)
+
+
+def split_images(recipe: Recipe, images: Images, run: Run, device: torch.device) -> tuple[Images, Images | None]:
+    """Return the training and the validation images, on the device; see `split_rows` and `validation_images`.
+
+    Raises:
+        ClasswiseError: as `validation_images`, or if the named split has other classes or shapes than the training
+            images, or only images of them.
     """
     if recipe.data.validation == 0:
-        return torch.arange(len(images)), torch.arange(0)
-    return stratified_split(images.y.cpu(), recipe.data.validation, recipe.seed)
-
-
-def split_images(recipe: Recipe, images: Images, device: torch.device) -> tuple[Images, Images | None]:
-    """Split the images into training and validation images, on the device; see `split_rows`."""
-    if recipe.data.validation == 0:
         return images.to(device), None
-    train, valid = split_rows(recipe, images)
-    return images.take(train).to(device), images.take(valid).to(device)
+    if not isinstance(recipe.data.validation, str):
+        train, valid = split_rows(recipe, images)
+        return images.take(train).to(device), images.take(valid).to(device)
+    other, where = validation_images(recipe.data, run), f"data.validation = {recipe.data.validation!r}"
+    for what in ("class_names", "shape"):
+        here, there = getattr(other, what), getattr(images, what)
+        if here != there:
+            raise ClasswiseError(f"{where}: {what} = {here}, and {there} of the training images")
+    hashes, known = (set(content_hashes(part.x, part.y).tolist()) for part in (other, images))
+    if hashes <= known:
+        raise ClasswiseError(f"{where}: all images are training images; the data need a split of that name")
+    if seen := len(hashes & known):
+        logger.warning("%s: %d of the %d images are training images", where, seen, len(other))
+    return images.to(device), other.to(device)
 
 
 def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: CounterRNG) -> Batches:
@@ -238,6 +266,11 @@ def initial_model(recipe: Recipe, images: Images, run: Run, processes: ProcessGr
     weights = recipe.model.weights
     if weights is not None and not run.state_file.is_file():
         model = load_model(model, weights=weights)
+        if isinstance(model, AdjustedLogits):
+            raise ClasswiseError(
+                f"model.weights {weights}: has a logit adjustment, which fits these weights only; start from those "
+                "that were adjusted, and adjust the trained model again"
+            )
     if recipe.model.sync_batch_norm and processes.world_size > 1:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model, processes.group(device))  # type: ignore[no-untyped-call]
     check_storable(model.state_dict())
@@ -308,7 +341,7 @@ def write_first_files(
         run: the run folder.
         recipe: the complete recipe; it is written last, since it marks the folder as a run.
         batches: the batches of the run.
-        valid: the validation split, or None.
+        valid: the validation images, or None.
         fingerprint: the hash of the data before the split.
         model: the initial model.
         teacher: the teacher, or None.
@@ -322,12 +355,14 @@ def write_first_files(
         "classes": list(train.class_names),
         "counts": {name: split.class_counts().tolist() for name, split in splits.items()},
     }
+    if valid is not None and isinstance(recipe.data.validation, str):
+        data["validation"] = valid.fingerprint()
     if extra is not None:
         data["unlabelled"] = {"name": extra.name, "counts": extra.class_counts().tolist()}
     facts = {"code": without_empty(code_of_run(recipe, model, teacher)), "data": data}
     content = {"schema_version": SCHEMA_VERSIONS["run"], **environment_of(model, processes), **facts}
     write_json(run.environment_file, content, indent=2, checksum=True)
-    held_out = [] if valid is None else valid.index.tolist()
+    held_out = [] if valid is None or "validation" in data else valid.index.tolist()
     write_json(run.path / "validation.json", {"index": held_out}, checksum=True)
     if extra is not None:
         save_pseudo_labels(run, extra)

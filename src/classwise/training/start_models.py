@@ -41,6 +41,9 @@ class Start:
         return str(self.weights) if self.parent is None else f"{self.weights}, from which {self.parent} started"
 
 
+_IF_SEEN = "; if it was, their accuracies are too high"
+
+
 def check_start_models(
     run: Run, recipe: Recipe, images: Images, held_out: Tensor, weights: Sequence[str | Path]
 ) -> list[str]:
@@ -68,7 +71,7 @@ def check_start_models(
         unknown = f"cannot check whether the start model {start} was trained on validation images of this run"
         folder = _run_folder(start.weights)
         if folder is None:
-            notes.append(f"{unknown}: {'no run folder' if start.weights.exists() else 'it does not exist'}")
+            notes.append(f"{unknown}: {'no run folder' if start.weights.exists() else 'it does not exist'}{_IF_SEEN}")
             continue
         try:
             own = Run.open(folder)
@@ -77,14 +80,14 @@ def check_start_models(
             further = [theirs.model.weights, interpolated_with(start.weights)]
             count = _trained_on(own, theirs, recipe, images, held_out)
         except ClasswiseError as error:
-            notes.append(f"{unknown}: {error}")
+            notes.append(f"{unknown}: {error}{_IF_SEEN}")
             continue
         if count is None:
-            notes.append(f"{unknown}: its training images differ")
+            notes.append(f"{unknown}: its training images differ{_IF_SEEN}")
         elif count:
             raise _seen(run, recipe, start, theirs, count, len(held_out))
         elif theirs.data.unlabelled is not None:
-            notes.append(f"{unknown}: its unlabelled images are unknown")
+            notes.append(f"{unknown}: its unlabelled images are unknown{_IF_SEEN}")
         known = {other.weights for other in starts}
         starts += [Start(Path(path), folder) for path in further if path is not None and Path(path) not in known]
     return notes
@@ -97,7 +100,7 @@ def starts_of(run: Run, weights: Path) -> list[str]:
 
 def _seen(run: Run, recipe: Recipe, start: Start, theirs: Recipe, count: int, total: int) -> ClasswiseError:
     """Return the error for a start that was trained on validation images."""
-    here, there = (f"data.validation={side.data.validation:g}, seed={side.seed}" for side in (recipe, theirs))
+    here, there = (f"data.validation={side.data.validation}, seed={side.seed}" for side in (recipe, theirs))
     change = f", or use its split here ({there})" if theirs.data.validation else ""
     return ClasswiseError(
         f"{run.path}: {count} of the {total} validation images were training images of the start model {start}; "

@@ -108,7 +108,8 @@ def pseudo_labelled(
         engine = Engine(teacher, precision=recipe.precision, batch_size=max(32, recipe.batch_size))
         outputs = engine.predict(batch.x for batch in unlabelled.batches(engine.batch_size))
         labels = torch.cat([logits.argmax(1) for logits in outputs]).cpu()
-    return Images(unlabelled.x, labels, images.class_names, unlabelled.name, unlabelled.split)
+    names = unlabelled.image_names
+    return Images(unlabelled.x, labels, images.class_names, unlabelled.name, unlabelled.split, image_names=names)
 
 
 def save_pseudo_labels(run: Run, images: Images) -> None:

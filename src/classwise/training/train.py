@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -42,6 +43,11 @@ from classwise.training.setup import (
 from classwise.training.start_models import check_start_models
 from classwise.training.teacher import load_teacher, pseudo_labelled
 from classwise.training.trainer import Trainer
+
+SELECTS_LAST = (
+    "selection = last, as these accuracies would favour an early epoch; validation images of their own "
+    "(data.validation = the name of a split) or another selection change this"
+)
 
 
 @checked
@@ -112,6 +118,11 @@ def train(
         listening(progress, active=processes.is_main) as listener,
     ):
         complete = Recipe.read(recipe, all_overrides, budget=budget)
+        if isinstance(data, Images) and isinstance(complete.data.validation, str):
+            raise ClasswiseError(
+                f"data.validation = {complete.data.validation!r}: a split is read from a data set's name or a path; "
+                "give one as data, or a fraction of the images"
+            )
         check_device(device)
         complete = complete.times_batch(processes.world_size)
         run = Run(Path(out))
@@ -139,9 +150,17 @@ def _train(
     if processes.is_main:
         remove_stale_temporaries(run.path)
     images = data if isinstance(data, Images) else training_images(recipe.data)
+    resumed, start = run.recipe_file.is_file(), recipe.model.weights
+    doubts = list[str]()
+    if start is not None and Path(start).exists() and not run.state_file.is_file():
+        doubts = check_start_models(run, recipe, images, split_rows(recipe, images)[1], [start])
+    if recipe.selection == "auto" and resumed:
+        recipe = dataclasses.replace(recipe, selection=run.recipe.selection)
+    elif recipe.selection == "auto" and doubts:
+        recipe = dataclasses.replace(recipe, selection="last")
+        doubts.append(SELECTS_LAST)
     threat = recipe.parts.threat or default_threat(images)
     recipe = recipe.completed(threat, classes=int((images.class_counts() > 0).sum()))
-    resumed = run.recipe_file.is_file()
     recipe = recipe.on(device, run.recipe if resumed else None)
     initial = list[str]()
     if resumed:
@@ -157,9 +176,7 @@ def _train(
     notes = setup_notes(recipe, images, threat, resumed=resumed)
     notes += initial
     notes += filter(None, [slow_dtype_note(recipe.precision, torch.device(device))])
-    start = recipe.model.weights
-    if start is not None and Path(start).exists() and not run.state_file.is_file():
-        notes += check_start_models(run, recipe, images, split_rows(recipe, images)[1], [start])
+    notes += doubts
     extra = pseudo_labelled(recipe, images, run, device, unlabelled)
     teacher = load_teacher(recipe, images, device)
     if processes.world_size > 1:

@@ -85,7 +85,7 @@ class Trainer:
         self.loss_check = FiniteLossCheck(self.device)
         self.rng = CounterRNG(recipe.seed, "training")
         self.fingerprint = images.fingerprint()
-        self.train, self.valid = split_images(recipe, images, self.device)
+        self.train, self.valid = split_images(recipe, images, run, self.device)
         self.batches = build_batches(recipe, self.train, extra, self.rng)
         self.model = initial_model(recipe, images, run, self.processes, self.device)
         self.optimizer = parts.optimizer.build(self.model)

@@ -159,6 +159,38 @@ class Ascent(Attack):
         return factor * inputs.threat.radius(inputs.x) if relative else factor
 
 
+def step_size_problem(attack: Attack, radius: float) -> str:
+    """Why the step size of an attack does not suit a radius; empty if it does, or the attack has no step size.
+
+    Example:
+        >>> step_size_problem(PGD(steps=5, step_size="2/255"), 25 / 255)
+        '5 steps of 0.00784 reach 0.0392, less than the radius 0.098'
+        >>> step_size_problem(PGD(steps=5), 25 / 255)
+        ''
+    """
+    size, steps = getattr(attack, "step_size", None), getattr(attack, "steps", 1)
+    if size is None:
+        return ""
+    factor, relative = relative_step(size)
+    step, length = (factor * radius, size) if relative else (factor, f"{factor:.3g}")
+    if (reach := steps * step) < radius * (1 - 1e-6):
+        return f"{steps} steps of {length} reach {reach:.3g}, less than the radius {radius:.3g}"
+    if steps > 1 and not relative and step > 0.5 * radius * (1 + 1e-6):
+        return f"steps of {length} are more than half of the radius {radius:.3g}"
+    return ""
+
+
+def suitable_step(attack: Attack) -> str:
+    """A step size that suits any radius, for the number of steps of an attack.
+
+    Example:
+        >>> suitable_step(PGD(steps=10)), suitable_step(PGD(steps=2))
+        ('0.25eps', '0.5eps')
+    """
+    steps: int = getattr(attack, "steps", 1)
+    return "0.25eps" if steps >= 4 else "0.5eps" if steps > 1 else "1eps"
+
+
 @configurable
 class PGD(Ascent):
     """Projected gradient ascent on a loss.

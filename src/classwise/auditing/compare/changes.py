@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Self
 
-from classwise.auditing.compare.comparison import Comparison
+import numpy as np
+import pandas as pd
+
+from classwise.auditing.compare.comparison import Comparison, Pair
 from classwise.auditing.criteria.thresholds import ACCURACY, ENDS, Condition
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.stats.bounds import accuracy_of
+from classwise.stats.counts import IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.registry import Metric, all_metrics
 
@@ -100,8 +104,58 @@ class ChangeThreshold(Condition):
         if self.group is not None:
             changes: dict[Any, float] = pair.classes[end].to_dict()
             return float(changes.get(self.group, math.nan))
-        estimate: Estimate = pair.overall if self.measure.startswith("overall") else pair.minima
-        return float(getattr(estimate, end))
+        return float(getattr(self._over_all(pair), end))
+
+    def _over_all(self, pair: Pair) -> Estimate:
+        """The change of a measure over all classes."""
+        return pair.overall if self.measure.startswith("overall") else pair.minima
+
+    def smallest_losses(self, comparison: Comparison, method: str) -> dict[str, float]:
+        """The smallest observed loss with which each class would meet the condition, on the images of a comparison.
+
+        The interval is that of the condition, and the outcomes are those of `Comparison.after_loss`: no image is
+        gained, and the images that the first method classifies correctly limit the loss. With gains, a lower end may
+        meet the condition at a smaller loss, an upper end does not.
+
+        Args:
+            comparison: whose first method loses accuracy.
+            method: the method that is compared with the first.
+
+        Returns:
+            Fractions by the name of the class, or of the measure over all classes; infinite where no loss meets the
+            condition. Empty unless the condition is that the end of an interval is below a limit, such as
+            ``any(all).high < 0``.
+
+        Raises:
+            ClasswiseError: as `value`.
+        """
+        measure, _, end = self.measure.partition(".")
+        if not end or self.comparison not in ("<", "<="):
+            return {}
+        comparison = comparison.under(self.attack)
+        names, by_class = comparison.group_names, self.group is not None or measure == ANY
+        self.check_group(names)
+        correct = np.max([counts.correct for counts in comparison.counts[comparison.names[0]]], axis=0)
+        if measure == "worst":
+            correct *= np.arange(len(names)) == names.index(comparison.lowest_classes[comparison.names[0]][0])
+        before = np.zeros_like(correct) if by_class else np.cumsum(correct) - correct
+
+        def after(lost: IntArray) -> pd.DataFrame:
+            """The change and its interval of each class, or over all, after a loss of so many images."""
+            pair = comparison.after_loss(method, np.clip(lost - before, 0, correct))
+            if by_class:
+                return pair.classes.rename(columns={"difference": "value"}).reindex(names)
+            return pd.DataFrame([self._over_all(pair)._asdict()], [measure])
+
+        most = correct if by_class else correct.sum(keepdims=True)
+        low, high = np.full_like(most, -1), most + 1
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            meets = after(middle)[end].map(self.met_by).to_numpy()
+            low, high = np.where(meets, low, middle), np.where(meets & (middle > low), middle, high)
+        changes = after(high)["value"]
+        losses = (-changes).where((high <= most) | changes.isna(), math.inf).dropna()
+        return {str(name): max(0.0, loss) for name, loss in losses.items() if self.group in (None, name)}
 
     def of_deciding_class(self, comparison: Comparison, method: str) -> Self:
         """For ``any``, the condition on the class whose change is nearest to meeting it; other conditions as they are.
@@ -115,4 +169,21 @@ class ChangeThreshold(Condition):
             return self
         changes = comparison.pair(method, comparison.names[0]).classes[end or "difference"]
         label = changes.idxmin() if self.comparison in ("<", "<=") else changes.idxmax()
-        return dataclasses.replace(self, measure=f"{ACCURACY}.{end}".removesuffix("."), group=str(label))
+        return self._of_class(str(label))
+
+    def parts(self, comparison: Comparison) -> dict[str, Self]:
+        """For ``any``, the condition on each class with images, by its name; another condition by its measure.
+
+        Args:
+            comparison: of complete audits.
+        """
+        name = self.measure.partition(".")[0]
+        if name != ANY or self.group is not None:
+            return {self.group or name: self}
+        present = comparison.counts[comparison.names[0]][0].present
+        return {name: self._of_class(name) for name, some in zip(comparison.group_names, present, strict=True) if some}
+
+    def _of_class(self, name: str) -> Self:
+        """The condition ``any`` on one class."""
+        _, _, end = self.measure.partition(".")
+        return dataclasses.replace(self, measure=f"{ACCURACY}.{end}".removesuffix("."), group=name)

@@ -11,7 +11,7 @@ import pandas as pd
 
 from classwise.auditing.compare.comparability import CROSSED, radius_of, seed_notes, value_of
 from classwise.auditing.compare.comparison import Comparison, check_methods, population
-from classwise.auditing.compare.sources import Source, by_method, read_all
+from classwise.auditing.compare.sources import Source, as_list, by_method, read_all
 from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
@@ -228,9 +228,11 @@ def compare(
             raise ClasswiseError("compare(): give a mapping of all audits, or audits without names; not both")
         methods = {name: read_all(audit) for name, audit in audits.items()}
     else:
-        methods = by_method([*([audits] if isinstance(audits, Source) else audits), *others], across)
+        methods = by_method([*as_list(audits), *others], across)
     if across is None:
         return Comparison(methods, attack, group, alpha, allow_incomplete)
     if allow_incomplete:
-        raise ClasswiseError("across requires complete audits; omit across or allow_incomplete")
+        raise ClasswiseError(
+            "across (--across) requires complete audits; omit it or allow_incomplete (--allow-incomplete)"
+        )
     return crossing(methods, across, attack, group, alpha)

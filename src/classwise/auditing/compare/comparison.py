@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from classwise.auditing.compare.comparability import Named, check_alike, check_runs, members_of, seed_notes, unstated
 from classwise.auditing.compare.sources import distillation_notes, teacher_of
@@ -468,7 +469,27 @@ class Comparison(RichDisplay):
         for name in (first, second):
             if name not in self.audits:
                 raise unknown("method", name, self.audits)
-        runs, others = self._correct[first], self._correct[second]
+        return self._pair(first, second, self._correct[first], self._correct[second], alpha)
+
+    def after_loss(self, method: str, images: ArrayLike) -> Pair:
+        """Compare the first method with itself, as if every run misclassified some of its correct images.
+
+        With one run of each method, no other outcomes with this loss of a class, or of all images, have an interval
+        that ends as far below 0.
+
+        Args:
+            method: name of the method that is replaced, of which the number of runs is taken.
+            images: (C,) number of images that each class (or group) loses: those that are correct in most runs.
+        """
+        first, ids = self.names[0], self._ids
+        others = self._correct[first]
+        runs = others[np.arange(len(self.audits[method])) % len(others)]
+        order = np.lexsort((-runs.sum(axis=0), ids))
+        rank = np.empty_like(ids)
+        rank[order] = np.arange(len(ids)) - np.searchsorted(ids[order], ids[order])
+        return self._pair(method, first, runs & (rank >= np.asarray(images)[ids]), others, self.alpha)
+
+    def _pair(self, first: str, second: str, runs: BoolArray, others: BoolArray, alpha: float) -> Pair:
         labels, count, seeds = self._ids, len(self.group_names), (len(runs), len(others))
         by_class: Any
         of_images: Any
@@ -544,7 +565,7 @@ def check_methods(
         meta = method.audit.outcomes.meta
         if attack not in (*method.audit.names, *meta.attacks):
             raise unknown(f"attack of {method.name}:", attack, method.audit.names)
-        if attack in meta.not_applicable or (attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated):
+        if attack in meta.not_applicable:
             raise IncompleteError(
                 f"{method.name} has no robust accuracy under {attack!r}: not applicable to its model: "
                 f"{', '.join(meta.not_applicable)}"

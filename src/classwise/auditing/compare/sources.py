@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,8 +20,13 @@ from classwise.core.settings.names import fresh_name
 if TYPE_CHECKING:
     from classwise.training.folder import Run
 
-Source = Audit | str | Path
-"""An audit, its folder, a run folder with one audit, or a folder of a method's seeds."""
+Source = Audit | str | os.PathLike[str]
+"""An audit, its folder, a run with one audit or its folder, or a folder of a method's seeds."""
+
+
+def as_list(sources: Source | Sequence[Source]) -> list[Source]:
+    """Several sources, or one, as a list."""
+    return [sources] if isinstance(sources, Audit | str | os.PathLike) else [*sources]
 
 
 def audits_in(path: Path) -> list[Path]:
@@ -81,9 +87,7 @@ def read_all(sources: Source | Sequence[Source]) -> tuple[Audit, ...]:
     Raises:
         ClasswiseError: if an audit cannot be read.
     """
-    return tuple(
-        audit for source in ([sources] if isinstance(sources, Source) else sources) for audit in _expanded(source)
-    )
+    return tuple(audit for source in as_list(sources) for audit in _expanded(source))
 
 
 def _expanded(source: Source) -> list[Audit]:

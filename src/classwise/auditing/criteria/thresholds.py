@@ -18,12 +18,12 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from classwise.auditing.outcomes.table import CLEAN, Outcomes
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds, accuracy_of
-from classwise.stats.counts import ClassCounts
-from classwise.stats.intervals import class_intervals
+from classwise.stats.counts import ClassCounts, IntArray
+from classwise.stats.intervals import class_intervals, clopper_pearson, proportion_interval
 from classwise.stats.rational import as_rational, difference, parse_rational, rational_text
 from classwise.stats.registry import Metric, MetricInputs, all_metrics
 
@@ -173,6 +173,11 @@ class Condition:
         return (100, self.unit) if unit == "fraction" else UNITS[unit]
 
     @property
+    def is_fraction(self) -> bool:
+        """Whether the measure is between 0 and 1."""
+        return self.metric is None or self.metric.unit == "fraction"
+
+    @property
     def metric(self) -> Metric | None:
         """The metric of a measure over all classes; None for the accuracy of one class."""
         return None if self.group is not None else all_metrics()[self.measure.partition(".")[0]]
@@ -231,13 +236,37 @@ class Threshold(Condition):
 
     lowest: ClassVar[int] = 0
 
+    @property
+    def needs_images(self) -> bool:
+        """Whether more images can make the condition false: a low end that must be high, a high one that must be low.
+
+        Only of an accuracy: of all images, of the worst class, or of one class.
+        """
+        measure, _, end = self.measure.partition(".")
+        known = self.group is not None or measure in ("overall", "worst")
+        return known and (end, self.comparison[0]) in (("low", "<"), ("high", ">"))
+
+    def best_end(self, count: IntArray, names: Sequence[str], alpha: float = 0.05) -> float:
+        """The end of the interval if every image is correct; an upper end if none is.
+
+        Args:
+            count: (C,) images of each class or group.
+            names: their names.
+            alpha: 1 minus the coverage of the interval.
+        """
+        _, _, end = self.measure.partition(".")
+        counts = ClassCounts(count, count if end == "low" else np.zeros_like(count))
+        if self.metric is not None:
+            return float(self.metric.ends[end](BoundedCounts.of(counts), alpha).low)
+        return float(class_intervals(counts, alpha)[ENDS.index(end)][[*names].index(str(self.group))])
+
     def bounds(self, audit: Judged) -> Bounds[float]:
         """Lower and upper bound of the measure; they are equal for a complete audit.
 
         For an incomplete audit they hold for all possible verdicts on the images not judged; NaN if there is no bound.
 
         Raises:
-            IncompleteError: if the attack, or every attack, is not applicable to the model.
+            IncompleteError: if the attack is not applicable to the model.
             ClasswiseError: if the audit has no such attack or class, or the measure is undefined.
         """
         low, high = self._bounds(audit)
@@ -249,11 +278,6 @@ class Threshold(Condition):
         self.check_group(audit.group_names)
         if self.attack in meta.not_applicable:
             raise IncompleteError(f"condition {str(self)!r}: {self.attack!r} is not applicable to the model")
-        if self.attack != CLEAN and meta.not_applicable and not meta.robustness_evaluated:
-            names = ", ".join(meta.not_applicable)
-            raise IncompleteError(
-                f"condition {str(self)!r}: no robustness was evaluated; not applicable to the model: {names}"
-            )
         if self.attack not in audit.names:
             raise unknown(f"attack in condition {str(self)!r}:", self.attack, audit.names)
         inputs, (_, _, end) = audit.inputs(self.attack), self.measure.partition(".")
@@ -268,6 +292,25 @@ class Threshold(Condition):
             reason = f"{self.measure} is not defined for this audit" if self.group is None else "0 images of this class"
             raise ClasswiseError(f"condition {str(self)!r}: {reason}")
         return bounds
+
+    def parts(self, audit: Judged) -> dict[str, Self]:
+        """The conditions on each class with images that together are this one, by name; else this one by its measure.
+
+        A lower limit on the worst class, or on the lower end of its interval, is one on every class.
+
+        Raises:
+            ClasswiseError: if the audit has no such attack.
+        """
+        name, _, end = self.measure.partition(".")
+        if self.group is not None or name != "worst" or end not in ("", "low") or self.comparison not in ("<", "<="):
+            return {self.group or self.measure: self}
+        present = audit.inputs(self.attack).counts.count > 0
+        measure = self.measure if end else ACCURACY
+        return {
+            group: dataclasses.replace(self, measure=measure, group=group)
+            for group, some in zip(audit.group_names, present, strict=True)
+            if some
+        }
 
     def value(self, audit: Judged) -> float:
         """The value of the measure.
@@ -321,7 +364,10 @@ def met(audit: Judged, thresholds: Iterable[Threshold | str]) -> dict[Threshold,
 
 
 def _class_bounds(measure: str, counts: BoundedCounts, label: int, alpha: float) -> Bounds[Fraction] | Bounds[float]:
-    """Bounds of the accuracy of a class, or of an end of its interval, over all completions of the counts."""
+    """Bounds of the accuracy of a class, or of an end of its interval, over all completions of the counts.
+
+    ``worst.low`` is what the class contributes to the lower end of the worst-class accuracy.
+    """
     _, _, part = measure.partition(".")
     if not part:
         return accuracy_of(counts, label)
@@ -331,5 +377,7 @@ def _class_bounds(measure: str, counts: BoundedCounts, label: int, alpha: float)
     if not count:
         return Bounds(math.nan, math.nan)
     possible = np.arange(first, first + count - int(counts.judged[label]) + 1)
-    ends = class_intervals(ClassCounts(np.full(len(possible), count), possible), alpha)[ENDS.index(part)]
+    # The lowest of the exact lower ends of the classes is that of the worst class.
+    interval = clopper_pearson if measure.startswith("worst") else proportion_interval
+    ends = interval(possible, np.full(len(possible), count), alpha)[ENDS.index(part)]
     return Bounds(float(ends.min()), float(ends.max()))

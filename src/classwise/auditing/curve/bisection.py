@@ -30,6 +30,7 @@ from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import CHECKSUMS, note_removal
 from classwise.core.progress.listener import Progress, expect
+from classwise.data.image_names import or_none
 from classwise.data.images import Images
 from classwise.models.logits import predicts
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
@@ -223,9 +224,11 @@ class Bisection:
             self._round(piece, order, brackets, todo, radius)
         labels = np.array([CLEAN, *(label for label, _ in self.attacks)], dtype=object)
         first_success = np.where(np.isinf(brackets.high), None, labels[brackets.attack + 1])
+        names = None if piece.image_names is None else or_none(piece.image_names)[order.numpy()]
         return pd.DataFrame(
             {
                 "index": index,
+                "name": pd.Series(names, range(len(index)), dtype="string"),
                 "label": label,
                 "low": brackets.low,
                 "high": brackets.high,

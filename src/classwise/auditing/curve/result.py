@@ -35,6 +35,7 @@ _KEY = "classwise-curve"
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # the image's number in the data set
+    "name": "string",  # its name, such as the path of its file; null without one, and in files of earlier versions
     "label": "int64",
     "low": "float64",  # the largest radius at which every attack failed; 0 if there is none
     "high": "float64",  # the smallest radius with an adversarial example: 0 if wrong when clean, infinity for none
@@ -92,10 +93,10 @@ class Curve(RichDisplay):
     alpha: Level = 0.05
 
     def __post_init__(self) -> None:
-        absent = [name for name in COLUMNS if name not in self.frame]
+        absent = [name for name in COLUMNS if name not in self.frame and name != "name"]
         if absent:
             raise ClasswiseError(f"the table of radii has no column {absent[0]!r}")
-        object.__setattr__(self, "frame", self.frame[list(COLUMNS)].astype(COLUMNS))
+        object.__setattr__(self, "frame", self.frame.reindex(columns=list(COLUMNS)).astype(COLUMNS))
 
     def __repr__(self) -> str:
         means = self.summary["mean"]

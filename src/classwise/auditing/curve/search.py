@@ -18,7 +18,7 @@ from pydantic import Field
 
 from classwise.auditing.curve.bisection import Bisection, SavedBrackets
 from classwise.auditing.curve.result import COLUMNS, RADII, Curve
-from classwise.auditing.evaluation.evaluation import Evaluation, Sharded
+from classwise.auditing.evaluation.evaluation import ON_COMMAND_LINE, Evaluation, Sharded
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model, usual_radius
@@ -34,7 +34,7 @@ from classwise.auditing.run.partition import check_shards
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare, with_recorded_code
 from classwise.auditing.run.record import RunRecord, environment_of
-from classwise.auditing.run.suite import Attacks, parse_attacks, require_applicable
+from classwise.auditing.run.suite import Attacks, parse_attacks
 from classwise.core.compute.distributed import process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import ResultFolder
@@ -190,7 +190,6 @@ def _prepared(
     suite = parse_attacks(attacks, norm)
     asked = cast("Evaluation", {**options, "cascade": True})
     ready = prepare(model, source, suite, ball, asked)
-    require_applicable(ready.plan.suite, suite, ready.no_gradient)
     return dataclasses.replace(ready, large_radius="") if highest is None else ready
 
 
@@ -220,7 +219,9 @@ def _claimed(
     if finished.is_file() and not folder.marker.is_file():
         raise ClasswiseError(f"{folder.path} contains a curve without its settings; give another --out")
     beside = [SHARDS] if merged else []
-    resumed = stack.enter_context(folder.claimed(settings, resume=resume, beside=beside, code=ready.meta.code))
+    named = {**ON_COMMAND_LINE, "rounds": "--rounds"}
+    claimed = folder.claimed(settings, resume=resume, beside=beside, options=named, code=ready.meta.code)
+    resumed = stack.enter_context(claimed)
     ready = with_recorded_code(ready, folder, finished=finished.is_file())
     return Curve.load(folder.path) if resumed and finished.is_file() else None, ready
 

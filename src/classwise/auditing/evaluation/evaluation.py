@@ -207,7 +207,8 @@ class Evaluation(Sharded, total=False):
         Option(
             (),
             Decides.RECORD,
-            'tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``.',
+            'tensors to save for every attacked image: ``"logits"``, ``"features"``, ``"images"``. A resumed audit '
+            "also saves those that it was begun with.",
             flag=Flag(list[str], "Tensors to save.", "logits|features|images", "Records"),
             stored=None,
         ),
@@ -217,7 +218,8 @@ class Evaluation(Sharded, total=False):
         Option(
             (),
             Decides.RECORD,
-            "indices of the images whose confidences are recorded step by step.",
+            "indices of the images whose confidences are recorded step by step; of a resumed audit also those that it "
+            "was begun with.",
             flag=Flag(list[int], "Index of an image whose confidences are recorded step by step.", "N", "Records"),
             stored=None,
         ),
@@ -336,6 +338,11 @@ FLAGS: Mapping[str, Option] = MappingProxyType(
     {"attacks": ATTACKS, "threat": THREAT} | {name: option for name, option in OPTIONS.items() if option.flag}
 )
 """The options that the command line and plans of sweeps have."""
+ON_COMMAND_LINE: Mapping[str, str] = MappingProxyType(
+    {name: f"--{option.key.replace('_', '-')}" for name, option in FLAGS.items()}
+    | {"shard": "--shard", "groups": "--group"}
+)
+"""The options of the command line by the names of the settings that they decide."""
 STORED: Mapping[str, Option] = MappingProxyType({name: option for name, option in OPTIONS.items() if option.is_stored})
 """The options whose values are in the metadata of the outcomes."""
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.guards import gradients, interpretation, model, radius
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, Probe, Undecided
+from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, NotApplicable, Probe, Undecided
 from classwise.auditing.guards.gradients import QUERY_SHARE
 from classwise.auditing.guards.report import SHARE, AuditWarning, GuardReport, Reason
 
@@ -20,7 +20,7 @@ BY_PRIORITY = sorted(GUARDS.values(), key=lambda made: made.priority)
 _ALWAYS = sum(not made.priority for made in BY_PRIORITY)
 
 
-Results = dict[str, AuditWarning | Undecided | None]
+Results = dict[str, AuditWarning | Undecided | NotApplicable | None]
 """The results of guards, by name."""
 SIZES = (SAMPLE, 64, 32, 16)
 """Sizes of the sample under a budget."""
@@ -57,7 +57,7 @@ def run_guards(
     omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
     if len(probe) < images:
         found |= {
-            name: Undecided(f"{result.reason} in the sample; the mode full of the guards takes up to {SAMPLE}")
+            name: Undecided(f"{result.reason} in the sample; --guards full takes up to {SAMPLE}")
             for name, result in found.items()
             if isinstance(result, Undecided) and GUARDS[name].reads_of(evidence) != "outcomes"
         }
@@ -85,7 +85,8 @@ def _result(found: Results, report: GuardReport) -> tuple[tuple[AuditWarning, ..
     results = {name: found[name] for name in GUARDS if name in found}
     undecided = {name: result.reason for name, result in results.items() if isinstance(result, Undecided)}
     warnings = tuple(result for result in results.values() if isinstance(result, AuditWarning))
-    return warnings, dataclasses.replace(report, undecided=undecided)
+    absent = tuple(name for name, result in results.items() if isinstance(result, NotApplicable))
+    return warnings, dataclasses.replace(report, undecided=undecided, not_applicable=absent)
 
 
 def most_passes(mode: GuardMode, images: int, attack_passes: int) -> int:

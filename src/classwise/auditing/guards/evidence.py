@@ -27,6 +27,7 @@ from classwise.data.duplicates import Duplicates
 from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
+from classwise.models.normalization import InputScale
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import Threat
 from classwise.threat.grid import rounded
@@ -87,13 +88,6 @@ def memory_of(model: nn.Module, model_hash: str, data_hash: str) -> Memory:
 
 SAMPLE = 128
 """Number of images in the sample of guards that run the model, balanced over classes."""
-
-
-class InputScale(NamedTuple):
-    """The mean and standard deviation of a data set's pixels in [0, 1], one per channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(eq=False)
@@ -281,6 +275,7 @@ class Evidence:
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         overwrites: whether the model writes into its input.
         duplicates: how often each image that was read occurs; None if there are no images.
+        fitted: how many of the images a logit adjustment of the model was fitted on.
         training_attack: the attack that the model was trained with, if known.
         probe: the model and a sample; None without a model, or if the time limit is reached.
     """
@@ -292,6 +287,7 @@ class Evidence:
     no_gradient: str = ""
     overwrites: bool = False
     duplicates: Duplicates | None = None
+    fitted: int = 0
     training_attack: Attack | None = None
     probe: Probe | None = None
 
@@ -341,20 +337,25 @@ class Undecided(NamedTuple):
     reason: str
 
 
-def undecided(needed: float, images: int) -> Undecided | None:
-    """The result of a guard that needs more images; None if these are more than the sample of any audit has.
+def undecided(needed: float, images: int) -> Result:
+    """The result of a guard that needs more images; not applicable if these are more than any sample has.
 
     Args:
         needed: number of images with which the guard could decide.
         images: number of images that it had.
     """
     if needed > SAMPLE:
-        return None
+        return NOT_APPLICABLE
     return Undecided(f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}")
 
 
-Result = tuple[str, float] | Undecided | None
-"""The result of a guard: the sentence of a warning and the number behind it (NaN: none); None: nothing to report."""
+class NotApplicable:
+    """The result of a guard whose problem cannot occur in the audit, or which has nothing to look at."""
+
+
+NOT_APPLICABLE = NotApplicable()
+Result = tuple[str, float] | Undecided | NotApplicable | None
+"""The result of a guard: the sentence of a warning and the number behind it (NaN: none); None: no problem found."""
 Reads = Literal["outcomes", "sample", "gradients"]
 """What a guard reads: the outcomes only; also the model and the sample; also the gradients of the model."""
 
@@ -365,7 +366,7 @@ class Guard:
 
     Args:
         function: takes the evidence and, unless it reads the outcomes only, the model with the sample.
-        reads: what it reads, or a function of the evidence that decides; without it the guard returns None.
+        reads: what it reads, or a function of the evidence that decides; without it the guard does not apply.
         passes: a function of the same arguments: the forward and backward passes of single images that the guard takes
             at most, besides the logits of the sample. It takes as many unless its attack succeeds on all images before
             the last step.
@@ -373,7 +374,7 @@ class Guard:
         priority: a budget omits the guards of the highest numbers first; 0: never omitted.
         pixelwise: whether it perturbs pixels, or expects gradient-based attacks to be stronger. A grid finds more
             rotations and translations than gradients do (Engstrom et al., ICML 2019), so that is no warning: the guard
-            returns None for spatial threats.
+            does not apply to spatial threats.
     """
 
     function: Callable[..., Result]
@@ -388,11 +389,13 @@ class Guard:
         """The name of the function, with hyphens."""
         return self.function.__name__.replace("_", "-")
 
-    def __call__(self, evidence: Evidence) -> AuditWarning | Undecided | None:
+    def __call__(self, evidence: Evidence) -> AuditWarning | Undecided | NotApplicable | None:
         """Run the guard."""
         arguments = self._arguments(evidence)
-        result = None if arguments is None else self.function(*arguments)
-        return result if result is None or isinstance(result, Undecided) else AuditWarning(self.name, *result)
+        result = NOT_APPLICABLE if arguments is None else self.function(*arguments)
+        if result is None or isinstance(result, Undecided | NotApplicable):
+            return result
+        return AuditWarning(self.name, *result)
 
     def cost(self, evidence: Evidence) -> int:
         """The passes of the guard; 0 if it does not apply, or reads the outcomes only."""

@@ -14,6 +14,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.evidence import (
+    NOT_APPLICABLE,
     Evidence,
     Probe,
     Reads,
@@ -41,7 +42,7 @@ def no_gradient(evidence: Evidence) -> Result:
     skipped, applied = evidence.outcomes.meta.not_applicable, tuple(evidence.attacks)
     what = f"The model has no gradient: {evidence.no_gradient}"
     if not applied:
-        detail = f"none of the attacks ({quoted(skipped)}) is applicable, so robustness was not evaluated; add 'square'"
+        detail = "no attack was requested, so robustness was not evaluated; add 'square'"
     elif skipped:
         detail = f"not applicable: {quoted(skipped)}; the results are based on {quoted(applied)} only"
     else:
@@ -54,6 +55,8 @@ def zero_gradients(evidence: Evidence) -> Result:
     """Many gradients are entirely zero, so that attacks cannot make progress; possibly in one class only."""
     frame = evidence.outcomes.frame
     reported = frame[frame["zero_gradients"].notna() & (frame["backwards"].fillna(0) > 0) & (frame["status"] != "nan")]
+    if not len(reported):
+        return NOT_APPLICABLE
     for label in evidence.outcomes.attacks:
         rows = reported[reported["attack"] == label]
         if not len(rows):
@@ -98,7 +101,7 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
     """A small step along the gradient does not decrease the margin: the gradient is that of another function."""
     tried = _with_step(evidence, probe)
     if not tried.any():
-        return None
+        return NOT_APPLICABLE
     x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
     logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
     # Rows without a prediction count as misclassified, also if the label's logit is the largest.
@@ -143,8 +146,8 @@ def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
     """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
     short, long = _by_length(evidence)
     if probe is not None:
-        if len(short) == len(evidence.attacks):
-            return None
+        if len(short) == len(evidence.attacks) or not evidence.survivors.any():
+            return NOT_APPLICABLE
         return weak_attack_warning(evidence, probe, probe.succeeds_on(evidence.survivors, FGSM()), "a single step")
     found = attack_excess(evidence.outcomes, short, long)
     if found.label is None and found.extra <= WEAK_SHARE * found.images:
@@ -181,7 +184,8 @@ def not_converged(evidence: Evidence) -> Result:
     """An attack still succeeds on many images in the last quarter of its steps, overall or in one class."""
     outcomes = evidence.outcomes
     if not outcomes.meta.early_stop:
-        return None
+        return NOT_APPLICABLE
+    result: Result = NOT_APPLICABLE
     for label, attack in evidence.attacks.items():
         if attack.length < 4:
             continue
@@ -189,6 +193,7 @@ def not_converged(evidence: Evidence) -> Result:
         rows = rows[rows["backwards"].fillna(0) > 0]
         if not len(rows):
             continue
+        result = None
         late = (~rows["correct"] & (rows["iterations"] > 0.75 * attack.length).fillna(False)).to_numpy(dtype=np.bool_)
         labels, classes = rows["label"].to_numpy(dtype=np.int64), outcomes.num_classes
         hits, images = (np.bincount(labels[which], minlength=classes) for which in (late, np.ones_like(late)))
@@ -201,7 +206,7 @@ def not_converged(evidence: Evidence) -> Result:
             where = "" if worst is None else f" ({percent(hits[worst] / images[worst])} of {evidence.name_of(worst)})"
             what = f"{label!r} succeeds on {percent(share)} of its images{where} in the last quarter of its steps"
             return f"{what}: use more steps.", share
-    return None
+    return result
 
 
 DLR_CLASSES = {"apgd-dlr": 3, "apgd-t": 4}
@@ -213,6 +218,8 @@ def few_classes(evidence: Evidence) -> Result:
     """The difference of logits ratio is used with fewer classes than it needs: three, or four if it is targeted."""
     classes = evidence.outcomes.num_classes
     needed = {label: _classes_needed(attack) for label, attack in evidence.attacks.items()}
+    if max(needed.values(), default=2) == 2:
+        return NOT_APPLICABLE
     labels = tuple(label for label, least in needed.items() if classes < least)
     if not labels:
         return None
@@ -244,7 +251,7 @@ def random_noise(evidence: Evidence, probe: Probe) -> Result:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
     success = evidence.survivors.clone()
     if not (evidence.attacks and success.any()):
-        return None
+        return NOT_APPLICABLE
     (index, x, y), threat = probe.rows(success), probe.threat.of(success)
     rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
     for counter in range(NOISES):
@@ -264,7 +271,7 @@ def black_box_stronger(evidence: Evidence) -> Result:
     black = evidence.black_box
     white = tuple(label for label in evidence.attacked if label not in black)
     if not (black and white):
-        return None
+        return NOT_APPLICABLE
     found = attack_excess(evidence.outcomes, black, white)
     many = found.extra >= BLACK_BOX_IMAGES and found.extra > BLACK_BOX_SHARE * found.images
     if not many and (found.label is None or found.share <= BLACK_BOX_SHARE):
@@ -315,7 +322,7 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Result:
     """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
     attack = _short_search(evidence, probe)
     if attack is None:
-        return None
+        return NOT_APPLICABLE
     misclassified = probe.succeeds_on(evidence.survivors, attack)
     extra, share = int(misclassified.sum()), float(misclassified.float().mean())
     if extra < BLACK_BOX_IMAGES or share <= BLACK_BOX_SHARE:

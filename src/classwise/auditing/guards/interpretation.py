@@ -8,7 +8,7 @@ import numpy as np
 
 from classwise.attacks.base import Attack
 from classwise.attacks.gradient.ascent import FGSM, PGD
-from classwise.auditing.guards.evidence import Evidence, Result, guard, percent
+from classwise.auditing.guards.evidence import NOT_APPLICABLE, Evidence, Result, guard, percent
 from classwise.auditing.outcomes.table import ALL
 from classwise.stats.counts import IntArray
 from classwise.stats.metrics.lowest import minimum
@@ -21,7 +21,7 @@ def training_attack(evidence: Evidence) -> Result:
     """The only attacks are the training attack of the model, or usual training attacks."""
     attacks = list(evidence.attacks.values())
     if not attacks:
-        return None
+        return NOT_APPLICABLE
     if evidence.training_attack is not None and all(attack == evidence.training_attack for attack in attacks):
         return "The only attack is the one that the model was trained against; add others.", math.nan
     if all(_is_usual_training(attack) for attack in attacks):
@@ -37,8 +37,13 @@ def _is_usual_training(attack: Attack) -> bool:
 
 @guard()
 def training_images(evidence: Evidence) -> Result:
-    """The images are from a split that is used for training or model selection."""
+    """The images are from a split that is used for training or model selection, or a logit adjustment was fitted on."""
+    if evidence.fitted:
+        what = f"The logit adjustment of the model was fitted on {evidence.fitted:,} of the images"
+        return f"{what}, whose accuracies are too high; audit on other images.", float(evidence.fitted)
     split = evidence.outcomes.meta.split
+    if not split:
+        return NOT_APPLICABLE
     if split not in ("train", "valid"):
         return None
     return (
@@ -56,7 +61,7 @@ SELECTION_BIAS = 0.005
 def same_images(evidence: Evidence) -> Result:
     """The worst class is selected and measured on the same images, and another class might be the worst."""
     if not evidence.outcomes.complete:  # there are bounds and no estimates
-        return None
+        return NOT_APPLICABLE
     counts = evidence.outcomes.counts(ALL)
     suspects: IntArray = possibly_worst(counts).nonzero()[0]
     if len(suspects) < 2:
@@ -86,7 +91,7 @@ def duplicates(evidence: Evidence) -> Result:
     """Some images occur several times, so that intervals for new images are too narrow."""
     found = evidence.duplicates
     if found is None or not found.distinct:
-        return None
+        return NOT_APPLICABLE
     images, effective = found.images, found.effective
     total, overall = int(images.sum()), found.effective_overall
     shares = np.divide(effective, images, out=np.ones_like(effective), where=images > 0)
@@ -103,7 +108,9 @@ def duplicates(evidence: Evidence) -> Result:
 def incomplete(evidence: Evidence) -> Result:
     """The audit was stopped before every attack had run on every image, or on its sample."""
     outcomes = evidence.outcomes
-    if outcomes.complete or outcomes.meta.sampled:  # an estimate says itself how far it got
+    if outcomes.meta.sampled:  # an estimate says itself how far it got
+        return NOT_APPLICABLE
+    if outcomes.complete:
         return None
     return f"{outcomes.gap.capitalize()}. {BOUNDS_ONLY}", float(sum(outcomes.missing.values()))
 

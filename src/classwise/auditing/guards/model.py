@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from classwise.auditing.guards.evidence import (
+    NOT_APPLICABLE,
     Evidence,
-    InputScale,
     Probe,
     Result,
     Undecided,
@@ -21,6 +21,8 @@ from classwise.auditing.guards.evidence import (
 )
 from classwise.auditing.outcomes.meta import CHANGED_NOTE
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.models.loading.loader import before_normalisation, normalization_layer
+from classwise.models.normalization import InputScale, usual_scales
 from classwise.stats.class_order import (
     MOST_CLASSES,
     ClassOrder,
@@ -86,8 +88,10 @@ def changed_model(evidence: Evidence) -> Result:
 def softmax_outputs(_: Evidence, probe: Probe) -> Result:
     """The outputs are probabilities, whose gradients vanish where the model is confident."""
     logits = probe.logits
+    if logits.shape[1] < 2:
+        return NOT_APPLICABLE
     distance = float((logits.sum(1) - 1).abs().max())
-    if logits.shape[1] < 2 or not (bool((logits >= 0).all()) and distance < 1e-3):
+    if not (bool((logits >= 0).all()) and distance < 1e-3):
         return None
     return "The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance
 
@@ -125,8 +129,10 @@ def nondeterministic(evidence: Evidence, probe: Probe) -> Result:
         advice.append("decide about images over several passes (--repeats 8)")
     if all(getattr(attack, "eot_iter", 1) == 1 for attack in evidence.attacks.values()) and evidence.attacks:
         advice.append("attack the expectation of the outputs (eot_iter, as in apgd-ce:eot_iter=20)")
-    if change <= _NOISE or not advice:
+    if change <= _NOISE:
         return None
+    if not advice:  # the audit already averages over passes
+        return NOT_APPLICABLE
     what = "The outputs of the same batch vary between passes"
     return f"{what}; {' and '.join(advice)}.", change
 
@@ -162,45 +168,45 @@ def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
     return len(probe) * sum(1 for _ in _scaled(probe))
 
 
-@guard(reads="sample", passes=_rescaling_cost, most=4, priority=2)
+@guard(reads="sample", passes=_rescaling_cost, most=5, priority=2)
 def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
-    """The clean accuracy is higher on rescaled pixels: the model was trained on normalised images."""
+    """The clean accuracy is higher on rescaled pixels: the model lacks a normalisation, or has one too many."""
     right, found, largest = evidence.clean, None, RISE
     clean, wrong = float(right.float().mean()), int((~right).sum())
     if wrong <= RISE * len(right):  # it cannot rise by more
         return None
     if wrong < RISE_IMAGES:
         return undecided(RISE_IMAGES * len(right) / wrong, len(right))
-    for name, pixels in _scaled(probe):
-        now = probe.correct(probe.logits_of(pixels))
+    for name, pixels, advice in _scaled(probe):
+        try:
+            now = probe.correct(probe.logits_of(pixels))
+        except Exception:  # noqa: BLE001, S112  # the model refuses pixels outside [0, 1], as one of MAITE may
+            continue
         accuracy = float(now.float().mean())
         rise = accuracy - max(clean, 1 / probe.logits.shape[1])  # any pixels raise an accuracy below chance to chance
         p_value = float(mcnemar(int((right & ~now).sum()), int((now & ~right).sum())))
         if difference(rise, largest) > 0 and p_value < RISE_LEVEL:
             what = f"The clean accuracy of a sample rises from {percent(clean)} to {percent(accuracy)}"
             largest = rise
-            found = f"{what} with pixels {name}: include the normalisation in the model.", rise
+            found = f"{what} with pixels {name}: {advice}.", rise
     return found
 
 
-IMAGENET = InputScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield the sample on each scale that models are commonly trained on, with its name and what to do.
 
-
-def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor]]:
-    """Yield the sample on each scale that models are commonly trained on, with its name."""
-    x = probe.batch.x
-    channels = x.shape[1]
+    A stated normalisation is cancelled, so that the network behind it sees the scale.
+    """
+    x, model = probe.batch.x, probe.engine.model
+    what = "include the normalisation in the model"
+    if normalization_layer(model) is not None:
+        what = "correct the normalisation"
+        name = "that cancel the normalisation in front of the network"
+        yield name, before_normalisation(model, x), "omit it, as the network has its own"
     own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
-    yield "standardised with the mean and deviation of the data", _standardised(x, probe.scale or own)
-    if channels == len(IMAGENET.mean):
-        yield "standardised with the mean and deviation of ImageNet", _standardised(x, IMAGENET)
-    yield "scaled to [-1, 1]", 2 * x - 1
-    yield "scaled to 0..255", 255 * x
-
-
-def _standardised(x: Tensor, scale: InputScale) -> Tensor:
-    mean, std = (torch.tensor(values, dtype=x.dtype, device=x.device).view(1, -1, 1, 1) for values in scale)
-    return (x - mean) / std
+    scales = {"standardised with the mean and deviation of the data": probe.scale or own, **usual_scales(x.shape[1])}
+    for name, scale in scales.items():
+        yield name, before_normalisation(model, scale.standardise(x)), f"{what}, load_model(..., {scale})"
 
 
 SHOWN = 3
@@ -213,6 +219,8 @@ def class_order(evidence: Evidence) -> Result:
     frame = evidence.outcomes.frame
     rows = frame[(frame["attack"] == CLEAN) & frame["prediction"].notna()]
     labels, predictions = (rows[name].to_numpy(dtype=np.int64) for name in ("label", "prediction"))
+    if not len(labels):
+        return NOT_APPLICABLE
     too_few = len(labels) < images_needed()
     found = likely_order(labels, predictions, evidence.outcomes.class_names)
     if found is not None:

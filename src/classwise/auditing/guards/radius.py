@@ -1,24 +1,29 @@
-"""Guards of the radius: zero, half, full and double, and so large that no model can be robust."""
+"""Guards of the radius: zero, half, full and double, and so large or so small that it hides differences."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from classwise.attacks.gradient.ascent import PGD
 from classwise.auditing.guards.evidence import (
+    NOT_APPLICABLE,
     Evidence,
     Probe,
+    Reads,
     Result,
     guard,
     percent,
     undecided,
 )
 from classwise.auditing.guards.significance import LEVEL, paired_excess, significant_class
-from classwise.stats.counts import PairedCounts
+from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
+from classwise.stats.counts import BoolArray, PairedCounts
 from classwise.threat.ball import Threat, grey_radius, large_radius_text
 
 PROBE = PGD(steps=10, step_size="0.25eps")
@@ -56,6 +61,8 @@ def outside_ball(evidence: Evidence) -> Result:
     """An adversarial image is farther away than the radius; possible for outcomes of other programs only."""
     frame = evidence.outcomes.frame
     excess = (frame["distance"] - frame["epsilon"]).fillna(0)
+    if frame["distance"].isna().all():
+        return NOT_APPLICABLE
     far = excess > 1e-5 + 1e-4 * frame["epsilon"].fillna(0)
     if not far.any():
         return None
@@ -81,6 +88,8 @@ def not_falling(evidence: Evidence, probe: Probe) -> Result:
     """The robust accuracy rises with the radius, overall or in one class, although the balls are nested."""
     balls = {name: probe.threat.with_epsilon(probe.threat.epsilon * factor) for name, factor in FACTORS.items()}
     right = evidence.clean
+    if not right.any():
+        return NOT_APPLICABLE
     survivors = {name: (right & ~probe.succeeds_on(right, PROBE, ball)).numpy() for name, ball in balls.items()}
     for small, large in itertools.combinations(FACTORS, 2):
         rise = paired_excess(
@@ -122,6 +131,8 @@ def large_radius(evidence: Evidence, probe: Probe) -> Result:
     """
     x, y = probe.batch.x, probe.labels
     radius, attacked = grey_radius(probe.threat.norm, x.shape[1:]), _unreached(evidence, probe)
+    if not attacked.any():
+        return NOT_APPLICABLE
     survivors = attacked & ~probe.succeeds_on(attacked, PROBE, Threat(probe.threat.norm, radius))
     grey = int(probe.logits_of(torch.full_like(x[:1], 0.5)).argmax())
     accuracy, share = float(survivors.float().mean()), float(torch.bincount(y).max()) / len(y)
@@ -145,3 +156,126 @@ def huge_radius(_: Evidence, probe: Probe) -> Result:
     threat, x = probe.threat, probe.batch.x
     text = large_radius_text(threat, x.shape[1:])
     return (f"A{text[1:]}.", float(torch.as_tensor(threat.epsilon).max())) if text else None
+
+
+SEARCH = PGD(steps=5, step_size="0.25eps")
+"""The attack that searches for another radius."""
+ROUNDS = 5
+"""Number of radii of the search."""
+RATIO = 1024
+"""Ratio of the largest and the smallest radius of the search, at most."""
+SAME_SHARE = 0.01
+"""The share of images that are robust, or that are lost under attack, up to which a radius has the same effect on all
+classes; of all images and of each class, where the share is not significantly above this one.
+"""
+NEAR = 0.1
+"""The share of successes of the named radius, and of failures, is at least this one."""
+Fault = Literal["large", "small"]
+
+
+def _comparable(outcomes: Outcomes) -> bool:
+    """Whether an audit has the complete outcomes of at least two classes, without attack and under attack."""
+    attacked = CLEAN in outcomes.attacks and len(outcomes.attacks) > 1
+    return bool(outcomes.complete and attacked and outcomes.meta.threat) and len(np.unique(outcomes.labels)) > 1
+
+
+def _fault(evidence: Evidence) -> Fault | None:
+    """Whether the radius is too large (hardly any image of any class is robust) or too small (hardly any is lost)."""
+    outcomes = evidence.outcomes
+    if not _comparable(outcomes):
+        return None
+    labels, classes = outcomes.labels, outcomes.num_classes
+    clean, robust = outcomes.correct(CLEAN), outcomes.correct(ALL)
+    images = np.bincount(labels, minlength=classes)
+    found: list[Fault] = []
+    cases: tuple[tuple[Fault, BoolArray], ...] = (("large", robust), ("small", clean & ~robust))
+    for fault, selected in cases:
+        hits = np.bincount(labels[selected], minlength=classes)
+        counts = (hits, images), (hits.sum(keepdims=True), images.sum(keepdims=True))
+        if all(significant_class(part, whole, SAME_SHARE) is None for part, whole in counts):
+            found.append(fault)
+    return found[0] if len(found) == 1 else None
+
+
+def _read_by_search(evidence: Evidence) -> Reads:
+    """The outcomes; also the gradients where another radius is searched for, or the outcomes are not yet known."""
+    searches = evidence.probe is not None and evidence.probe.gradients and _fault(evidence) is not None
+    return "gradients" if searches or not evidence.outcomes.complete else "outcomes"
+
+
+def _search_passes(evidence: Evidence, probe: Probe) -> int:
+    """The passes of the search on the images of the sample that are classified correctly."""
+    if _fault(evidence) is None:
+        return 0
+    return ROUNDS * (2 * SEARCH.steps + probe.verification) * int(evidence.clean.sum())
+
+
+@guard(reads=_read_by_search, passes=_search_passes, most=ROUNDS * (2 * SEARCH.steps + 1), pixelwise=True)
+def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Result:
+    """All classes have a robust accuracy of about 0, or all about their clean accuracy: the radius hides differences.
+
+    Another radius, at which a short attack succeeds on about half of a sample, is searched for and named.
+    """
+    if not _comparable(evidence.outcomes):
+        return NOT_APPLICABLE
+    fault = _fault(evidence)
+    if fault is None:
+        return None
+    what = "is robust" if fault == "large" else "is misclassified under attack only"
+    what = f"Hardly any image of any class {what}, so the radius is too {fault} to compare classes"
+    if probe is None or not evidence.clean.any():
+        return f"{what}.", math.nan
+    found = _searched_radius(evidence.clean, probe, fault)
+    if found is None:  # too small a radius is then no explanation, since the attacks are weak or gradients masked
+        return (f"{what}, and a short search did not find another one.", math.nan) if fault == "large" else None
+    radius, success = found
+    images, threat = int(evidence.clean.sum()), f"{probe.threat.norm}:{radius:g}"
+    share = f"{success} of the {images} correctly classified images in a sample of {len(probe)}"
+    what = f"{what}; at about {threat} PGD of {SEARCH.steps} steps succeeds on {share}"
+    return f"{what}: repeat the audit with --threat {threat} and another --out.", radius
+
+
+def _one_digit(radius: float) -> float:
+    return float(f"{radius:.1g}")
+
+
+def _searched_radius(clean: Tensor, probe: Probe, fault: Fault) -> tuple[float, int] | None:
+    """Search for a radius at which a short attack succeeds on about half of the correctly classified images.
+
+    Args:
+        clean: the images to attack, bool (N,).
+        probe: the model and the sample.
+        fault: what is wrong with the radius of the audit.
+
+    Returns:
+        The radius and the number of successes: of the radii that may be the one of half the images, one with one digit,
+        if there is one, else two. None if the range of the search has no radius with successes on about half of the
+        images, or there are some at a radius that seems too small.
+    """
+    norm, epsilon = probe.threat.norm, float(torch.as_tensor(probe.threat.epsilon).max())
+    grey, images = grey_radius(norm, probe.batch.x.shape[1:]), int(clean.sum())
+
+    def successes(radius: float) -> int:
+        return int(probe.succeeds_on(clean, SEARCH, Threat(norm, radius)).sum())
+
+    rounds = ROUNDS
+    if fault == "small":
+        rounds -= 1
+        if significant_class(np.array([successes(epsilon)]), np.array([images]), SAME_SHARE) is not None:
+            return None
+    most = min(epsilon, grey) if fault == "large" else grey
+    least = most / RATIO if fault == "large" else max(epsilon, most / RATIO)
+    low, high, tried = least, most, []
+    for _ in range(rounds):
+        middle = math.sqrt(low * high)
+        radius = _one_digit(middle) if low < _one_digit(middle) < high else float(f"{middle:.2g}")
+        tried.append((radius, successes(radius)))
+        low, high = (radius, high) if 2 * tried[-1][1] < images else (low, radius)
+
+    def rank(pair: tuple[float, int]) -> tuple[float, bool, int]:
+        off = abs(2 * pair[1] - images)
+        return max(off, 2 * math.sqrt(images)), pair[0] != _one_digit(pair[0]), off  # two standard errors are none
+
+    nearest = min(tried, key=rank)
+    unbracketed = low == least if fault == "large" else high == most
+    return None if unbracketed or not NEAR * images <= nearest[1] <= (1 - NEAR) * images else nearest

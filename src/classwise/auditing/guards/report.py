@@ -47,6 +47,7 @@ class GuardReport:
         not_run: names of the guards that did not run.
         reason: why these did not run: ``"budget"``, ``"time"`` or ``"off"``; empty if all guards ran.
         undecided: the guards that could neither detect nor exclude their problem, and why.
+        not_applicable: names of the guards whose problem cannot occur in the audit; None in audits of earlier versions.
     """
 
     mode: GuardMode
@@ -56,6 +57,7 @@ class GuardReport:
     not_run: tuple[str, ...] = ()
     reason: Reason = ""
     undecided: Mapping[str, str] = field(default_factory=dict)
+    not_applicable: tuple[str, ...] | None = None
 
     def covers(self, mode: GuardMode) -> bool:
         """Whether at least the guards of a mode ran, so that their results can be reused on the same outcomes."""
@@ -83,4 +85,4 @@ class GuardReport:
         if self.reason == "time":
             return f"Guards that were not run because of the time limit: {names}."
         limit = f"they exceed {100 * SHARE:g} % of the passes of the attacks"
-        return f"Guards that were not run because {limit}: {names}; the mode full of the guards runs all."
+        return f"Guards that were not run because {limit}: {names}; --guards full runs all."

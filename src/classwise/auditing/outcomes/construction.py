@@ -13,12 +13,15 @@ from numpy.typing import ArrayLike
 from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.outcomes import files as outcome_files
+from classwise.auditing.outcomes.files import NAME
 from classwise.auditing.outcomes.meta import CLEAN, Meta, check_attack_labels, setting_of, threat_of
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
 from classwise.core.settings.code_identity import changes
-from classwise.core.settings.names import checked_names
+from classwise.core.settings.names import checked_names, checked_text
+from classwise.data.image_names import image_names as checked_image_names
+from classwise.data.image_names import or_none
 from classwise.stats.counts import IntArray, class_labels, whole_numbers
 from classwise.stats.metrics import confidence_variance
 
@@ -70,6 +73,9 @@ def checked_rows(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
         for row in np.flatnonzero(values != values[first][inverse])[:1]:
             pair = f"{column} {values[first][inverse[row]]} in one row and {values[row]} in another"
             raise ClasswiseError(f"image {images[inverse[row]]} has {pair}; all rows of an image must agree")
+    for name in typed[NAME].dropna().unique() if NAME not in meta.groups else ():
+        if len(checked_text(name, "image names")) > limits.IMAGE_NAME:
+            raise ClasswiseError(f"image names: {name[:40]!r}... has {len(name):,} characters, above the limit")
     radii = typed["epsilon"].to_numpy()
     attacked = (place != [*meta.attacks, CLEAN].index(CLEAN)) & ~np.isnan(radii)
     least, largest = np.full(len(images), np.inf), np.full(len(images), -np.inf)
@@ -89,6 +95,7 @@ def table_of_predictions(
     attacks: Mapping[str, ArrayLike] | None,
     class_names: Sequence[str] | None,
     confidences: Mapping[str, ArrayLike] | None,
+    image_names: Sequence[str | None] | None = None,
     **meta: Any,
 ) -> Table:
     """Build a table from predictions (N,) under ``clean`` and each attack; see `Outcomes.from_predictions`.
@@ -130,6 +137,7 @@ def table_of_predictions(
         class_names=checked_names(class_names, "class names"), attacks=dict.fromkeys(numbers), images=len(truth), **meta
     )
     class_labels(truth, about.num_classes)
+    names = None if image_names is None else checked_image_names(image_names, len(truth), "image names")
     blocks, wrong = [], np.zeros(len(truth), dtype=np.bool_)
     for label, predicted in numbers.items():
         class_labels(predicted, about.num_classes, f"predictions of {label!r}")
@@ -145,6 +153,7 @@ def table_of_predictions(
             "first_success": first_success,
             "status": np.full(len(truth), "ok", dtype=object),
         }
+        columns |= {} if names is None else {NAME: or_none(names)}
         if confidences and label in confidences:
             columns |= _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
         blocks.append(pd.DataFrame(columns))

@@ -23,6 +23,7 @@ from classwise.stats.counts import IntArray
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # index of the image in the data set
+    "name": "string",  # name of the image: its path relative to the data, or the id of its row; null without one
     "label": "int64",
     "attack": "string",
     "epsilon": "float64",  # the radius for this image; 0 for clean
@@ -46,6 +47,8 @@ COLUMNS: Mapping[str, str] = {
 }
 """The columns of the table and their pandas types; the groupings of the metadata are further int64 columns."""
 
+NAME = "name"
+"""Optional column; an older table may have a grouping of this name instead."""
 REPORTED = ("zero_gradients", "queries", "minimal_distance")
 """Optional columns, which only some attacks report."""
 REPEATS = "correct_repeats"
@@ -57,14 +60,14 @@ _META = tables.KEY.encode()
 def typed(frame: pd.DataFrame, meta: Meta) -> pd.DataFrame:
     """The frame with exactly the columns of `COLUMNS` and the metadata's groupings, in their types.
 
-    Missing columns of `REPORTED`, and `REPEATS`, are null.
+    Missing columns of `REPORTED`, `REPEATS` and `NAME` are null.
 
     Raises:
         ClasswiseError: if any other column is missing or occurs twice, a value is not of its type, or a grouping has
             the name of another column.
     """
     types = _types(meta)
-    check_groupings(meta.groups, meta.attacks)
+    check_groupings([group for group in meta.groups if group != NAME], meta.attacks)
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise ClasswiseError(f"the table of outcomes has the column {twice!r} twice; column names must differ")
@@ -178,6 +181,8 @@ def read_table(path: Path) -> tuple[pa.Table, Meta]:
     except FileNotFoundError as error:
         hint = did_you_mean(path) or "; give an audit, or a table of outcomes"
         raise ClasswiseError(f"there is no file or folder {path}{hint}") from error
+    if NAME not in table.column_names:  # of an earlier version
+        table = table.add_column([*COLUMNS].index(NAME), NAME, pa.nulls(len(table), pa.string()))
     return table, Meta.from_json((table.schema.metadata or {}).get(_META, b""), str(path))
 
 

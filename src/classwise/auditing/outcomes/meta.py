@@ -319,6 +319,12 @@ class Meta:
                     listed += [f"{family}-{kind}" for kind in kinds]
         return (*listed, ALL)
 
+    def names_of(self, group: str | None) -> tuple[str, ...]:
+        """Names of the classes (None), of the superclasses, or of the groups of the data; empty if there are none."""
+        if group is None:
+            return self.class_names
+        return self.superclass_names if group == "superclass" else self.groups.get(group, ())
+
     def group_sizes(self, group: str | None = None) -> IntArray | None:
         """Number of images of each class (None), superclass or group of the data; None if it is unknown."""
         if group != "superclass":

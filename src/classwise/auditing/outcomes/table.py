@@ -142,6 +142,15 @@ class Outcomes:
         """(N,) the label of every image, in the order of `index`."""
         return self._of_images("label")
 
+    @cached_property
+    def image_names(self) -> NDArray[Any]:
+        """(N,) the name of every image, text, in the order of `index`; None for an image without a name."""
+        names = np.full(len(self), None, dtype=object)
+        if outcome_files.NAME not in self.meta.groups:
+            known = self.frame[self.frame[outcome_files.NAME].notna()].drop_duplicates("index")
+            names[np.searchsorted(self.index, known["index"])] = known[outcome_files.NAME].to_numpy(dtype=object)
+        return names
+
     @property
     def total(self) -> int:
         """Number of images of the data; if it is unknown, that of the table."""
@@ -407,6 +416,7 @@ class Outcomes:
         attacks: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
         class_names: Annotated[Sequence[str] | None, BY_CONTENT] = None,
         confidences: Annotated[Mapping[str, ArrayLike] | None, BY_CONTENT] = None,
+        image_names: Annotated[Sequence[str | None] | None, BY_CONTENT] = None,
         **meta: Any,
     ) -> Outcomes:
         """Build a table from predictions made elsewhere.
@@ -418,6 +428,7 @@ class Outcomes:
             class_names: one for each class; they must differ. None: the class numbers.
             confidences: softmax outputs (N, C) for ``clean`` and any attack; the predicted class has the largest. With
                 two classes also the probabilities of class 1, (N,) or (N, 1).
+            image_names: (N,) the name of each image, such as the path of its file; None or empty for none.
             **meta: further fields of `Meta`, such as ``threat="Linf:8/255"`` or ``superclasses``.
 
         Raises:
@@ -429,7 +440,7 @@ class Outcomes:
             from classwise.threat.ball import Threat  # imports torch
 
             meta["threat"] = str(Threat.parse(meta["threat"]))
-        return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, **meta))
+        return cls(*table_of_predictions(labels, clean, attacks, class_names, confidences, image_names, **meta))
 
     @cached_property
     def passes(self) -> dict[str, PassCounts]:

@@ -20,16 +20,16 @@ from classwise.auditing.run.merging import checked_folder
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
+from classwise.auditing.run.requirements import asked_by
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import check_sampling
-from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks, require_applicable
+from classwise.auditing.run.suite import Attacks, Suite, norm_of, parse_attacks
 from classwise.core.compute.distributed import ProcessGroup, process_group
 from classwise.core.errors import ClasswiseError
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import check, checked
 from classwise.data.images import Images
-from classwise.models.base import bare
 from classwise.models.loading.references import is_stored
 from classwise.threat.ball import ThreatLike
 from classwise.training.folder import runs_in
@@ -59,8 +59,9 @@ def audit(
             `load_model` accepts. It is evaluated in evaluation mode, and its modes are restored afterwards.
         data: `Images`, a pair (x, y), a Dataset, a DataLoader, or an iterable of (x, y) or dicts, which is streamed.
         threat: the ball, such as ``"Linf:8/255"`` or ``("Linf", 8/255)``; its radius may be a tensor with one value for
-            each image in memory. None: the usual one of a named data set.
-        attacks: see `classwise.auditing.run.suite.parse_attacks`; None: its `DEFAULT_SPECS`. Attacks that need
+            each image in memory. None: that of the policy, or the usual one of a named data set.
+        attacks: see `classwise.auditing.run.suite.parse_attacks`; None: those of the policy, or its
+            `DEFAULT_SPECS`. Attacks that need
             gradients are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         cache: a folder of audits, in place of ``out``: the same audit is loaded from it, or saved there.
@@ -92,12 +93,10 @@ def audit(
             f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
     shards = options.get("shards")
+    threat, attacks = asked_by(options.get("policy"), threat, attacks)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
         started, suite = time.monotonic(), parse_attacks(attacks, norm_of(threat))
         folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=shards is not None)
-        stated = getattr(bare(ready.model), "no_gradient", "")
-        if stated and suite.attacks and attacks is not None:
-            require_applicable(ready.plan.suite, suite, ready.no_gradient)
         cached = None if cache is None else cached_folder(Path(cache), ready, suite)
         with listening(progress, active=processes.is_main) as listener:
             claim = Claim(ready, cached or folder, processes, listener, shard_of(options), shards)
@@ -125,6 +124,7 @@ def claim_for_shards(
         The plan, whose batch size and precision all shards must have.
     """
     check(audit, options)
+    threat, attacks = asked_by(options.get("policy"), threat, attacks)
     suite = parse_attacks(attacks, norm_of(threat))
     with chosen_arithmetic(options.get("precision")):
         folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=False)
@@ -150,8 +150,12 @@ def _prepared(
     checked_folder(path, "audit", f"outcomes/{outcome_files.name(0)}", merges=merges)
     ready = prepare(model, data, suite, threat, with_saved_choices(options, path if resume or merges else None))
     if ready.plan.sampling is not None and not isinstance(ready.source, Images):
-        raise ClasswiseError("settle samples from images in memory, not from a stream; give Images, or omit settle")
+        raise ClasswiseError(
+            "settle samples from images in memory, not from a stream; give Images, or omit settle (--settle)"
+        )
     if ready.plan.sampling is not None and ready.meta.not_applicable:
         names = ", ".join(ready.meta.not_applicable)
-        raise ClasswiseError(f"settle requires all attacks, and the model has no gradient for {names}; omit settle")
+        raise ClasswiseError(
+            f"settle requires all attacks, and the model has no gradient for {names}; omit settle (--settle)"
+        )
     return path, ready

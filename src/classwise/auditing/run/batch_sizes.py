@@ -80,7 +80,11 @@ def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None, *,
     need = f"{chosen} images of {height} x {width} pixels need about {chosen * each / 1e9:.1f} GB"
     need += f" of the device's {limit / SHARE / 1e9:.1f} GB"
     if chosen * each > limit:
-        advice = "reduce or omit batch_size" if batch_size else "use smaller images, or a device with more memory"
+        advice = (
+            "reduce or omit batch_size (--batch-size)"
+            if batch_size
+            else "use smaller images, or a device with more memory"
+        )
         return Fit(chosen, f"batch size {chosen} may not fit: {need}; {advice}")
     if batch_size is None and chosen < usual:
         return Fit(chosen, f"batch size {chosen} instead of {usual}: {need}")

@@ -8,12 +8,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
 from classwise.attacks.engine import SMALLEST_BATCH
-from classwise.auditing.evaluation.evaluation import Evaluation
+from classwise.auditing.evaluation.evaluation import ON_COMMAND_LINE, Evaluation, complete
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.meta import Meta
@@ -86,7 +86,8 @@ class Claim:
         frame = pd.DataFrame(columns=[*outcome_files.COLUMNS, *meta.groups])
         about = about_of(Audit(Outcomes(frame, meta), name=self.name)) | self.of_shards
         folder = ResultFolder(self.main_folder, "audit")
-        with folder.claimed(self.inputs.settings, resume=resume, beside=[*self.of_shards], **about):
+        beside, settings = [*self.of_shards], self.inputs.settings
+        with folder.claimed(settings, resume=resume, beside=beside, options=ON_COMMAND_LINE, **about):
             yield meta
 
     def _code(self) -> Mapping[str, Mapping[str, str]] | None:
@@ -172,9 +173,10 @@ def finished_audit(folder: Path, plan: Plan, *, is_shard: bool = False) -> Audit
 
 
 def with_saved_choices(options: Evaluation, folder: Path | None) -> Evaluation:
-    """The options with the batch size and the precision of the audit in a folder, or of its shards, unless given.
+    """The options with the choices of the audit in a folder, or of its shards.
 
-    Both depend on the machine by default, and rows depend on both.
+    Its batch size and its precision, unless given, since both depend on the machine by default, and rows depend on
+    both. What it saves and traces, if that includes what is asked for.
     """
     if folder is None:
         return options
@@ -187,6 +189,10 @@ def with_saved_choices(options: Evaluation, folder: Path | None) -> Evaluation:
     if options.get("precision") is None and isinstance(precision, Mapping):
         # Records without this entry are of a search in float32.
         options = {**options, "precision": Precision(**{"search": "float32", **precision})}
+    for name in ("save", "trace"):
+        recorded, asked = settings.get(name), complete(options)[name]
+        if isinstance(recorded, list) and all(value in recorded for value in asked):
+            options = cast("Evaluation", {**options, name: recorded})
     return options
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import pandas as pd
 
 from classwise.auditing.evaluation.evaluation import Evaluation
@@ -25,6 +26,8 @@ from classwise.data.corruptions.base import SEVERITIES, Severity
 from classwise.data.corruptions.corrupt import STANDARD
 from classwise.data.images import Images
 from classwise.data.sets.loading import open_corrupted
+from classwise.stats.bounded_means import mean_intervals
+from classwise.stats.counts import BoolArray, FloatArray, class_means
 from classwise.threat.ball import ThreatLike
 
 OVERALL, MEAN = "overall", "mean"
@@ -61,17 +64,33 @@ class CorruptionAudits:
     def by_class(self, attack: str = ALL) -> pd.DataFrame:
         """The class-by-corruption table: accuracies averaged over severities.
 
-        A row for all images, `OVERALL`, and for each class; a column for each corruption, and `MEAN` over them. 1 minus
-        the mean of all images is the unnormalised mean corruption error (mCE).
+        A row for all images, `OVERALL`, and for each class; a column for each corruption, and `MEAN` over them, each
+        with ``_low`` and ``_high``, the 95 % interval for new images of the mean over severities, since the same images
+        have every severity (`classwise.stats.bounded_means.mean_intervals`). 1 minus the mean of all images is the
+        unnormalised mean corruption error (mCE).
 
         Raises:
             IncompleteError: if an audit is incomplete.
+            ClasswiseError: if the audits are of different images.
         """
-        frame = self.table(attack)
-        order = [frame[key].drop_duplicates().tolist() for key in ("class", "corruption")]
-        means = frame.pivot_table(index="class", columns="corruption", values="accuracy", aggfunc="mean")
-        means = means.loc[order[0], order[1]].rename_axis(columns=None)
-        return means.assign(**{MEAN: means.mean(axis=1)})
+        audits = list(self.audits.values())
+        for other in audits:
+            other.outcomes.require_complete()
+            if not np.array_equal(other.outcomes.labels, audits[0].outcomes.labels):
+                raise ClasswiseError("the audits are of different images; audit the same images under each corruption")
+        correct: dict[str, list[BoolArray]] = {}
+        for (corruption, _), result in self.audits.items():
+            correct.setdefault(corruption, []).append(result.outcomes.correct(attack))
+        shares = {corruption: np.mean(rows, axis=0) for corruption, rows in correct.items()}
+        shares[MEAN] = np.mean(list(shares.values()), axis=0)
+        ids, names = audits[0].outcomes.grouping(audits[0].group).ids, audits[0].group_names
+        both, index = np.concatenate([np.zeros_like(ids), ids + 1]), pd.Index([OVERALL, *names], name="class")
+        columns: dict[str, FloatArray] = {}
+        for name, share in shares.items():
+            twice = np.concatenate([share, share])
+            low, high = mean_intervals(twice, both, len(index))
+            columns |= {name: class_means(twice, both, len(index)), f"{name}_low": low, f"{name}_high": high}
+        return pd.DataFrame(columns, index=index).dropna(how="all")
 
     def relative_error(self, baseline: CorruptionAudits, attack: str = ALL) -> pd.DataFrame:
         """Corruption errors relative to those of a baseline, in the layout of `by_class`.
@@ -86,7 +105,8 @@ class CorruptionAudits:
         """
         if self.audits.keys() != baseline.audits.keys():
             raise ClasswiseError("the baseline has other corruptions or severities; they must be equal")
-        ours, theirs = (1 - audits.by_class(attack).drop(columns=MEAN) for audits in (self, baseline))
+        names = list(dict.fromkeys(corruption for corruption, _ in self.audits))
+        ours, theirs = (1 - audits.by_class(attack)[names] for audits in (self, baseline))
         ratio = ours / theirs
         return ratio.assign(**{MEAN: ratio.mean(axis=1, skipna=False)})
 
@@ -144,7 +164,7 @@ def audit_corruptions(
         >>> data = cw.load_data("digits", subset=32)
         >>> model = cw.load_model("small-cnn", data=data, width=0.1)
         >>> found = audit_corruptions(model, data, corruptions=["fog", "contrast"], severities=[1, 5])
-        >>> found.by_class().columns.tolist(), len(found.by_class())
+        >>> found.by_class().columns[::3].tolist(), len(found.by_class())
         (['fog', 'contrast', 'mean'], 11)
     """
     pairs = [(corruption, severity) for corruption in corruptions for severity in severities]

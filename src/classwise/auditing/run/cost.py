@@ -29,6 +29,7 @@ from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
 from classwise.auditing.run.preparation import Inputs, prepare
+from classwise.auditing.run.requirements import asked_by
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute.rates import Clock, Kind, Rates
 from classwise.core.compute.rng import CounterRNG
@@ -147,6 +148,7 @@ def estimate(
         (260, 200)
     """
     asked: Evaluation = {**options, "save": (), "trace": ()}
+    threat, attacks = asked_by(options.get("policy"), threat, attacks)
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, asked)
         engine, first = ready.plan.engine(ready.model, classes=ready.meta.num_classes), next(ready.pieces)

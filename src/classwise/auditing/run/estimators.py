@@ -132,22 +132,16 @@ class CompleteEstimator(Estimator):
         return frame[frame["n"] > 0]
 
     def row(self, inputs: MetricInputs) -> dict[str, Any]:
-        """Estimates of all metrics, and intervals of the overall and the lowest class accuracy."""
-        counts, known = inputs.counts.low, all_metrics()
-        others = arranged(without=("overall", "macro", "worst"))
-        overall, worst = (known[name].estimate(inputs, self.alpha) for name in ("overall", "worst"))
-        return {
-            "n": int(counts.count.sum()),
-            "overall": overall.value,
-            "overall_low": overall.low,
-            "overall_high": overall.high,
-            "macro": known["macro"].value(inputs),
-            "worst_class": self.group_names[metrics.worst_class(counts.accuracy).label],
-            "worst": worst.value,
-            "worst_low": worst.low,
-            "worst_high": worst.high,
-            **{metric.name: metric.value_in_table(inputs) for metric in others},
-        }
+        """Estimates of all metrics, with the intervals of those that have one of their own."""
+        counts = inputs.counts.low
+        row: dict[str, Any] = {"n": int(counts.count.sum())}
+        for metric in arranged("overall", "macro", "worst"):
+            if metric.name == "worst":
+                row["worst_class"] = self.group_names[metrics.worst_class(counts.accuracy).label]
+            row[metric.name] = metric.value_in_table(inputs)
+            if metric.interval is not None:
+                _, row[f"{metric.name}_low"], row[f"{metric.name}_high"] = metric.estimate_in_table(inputs, self.alpha)
+        return row
 
 
 class BoundsEstimator(Estimator):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from classwise.attacks.base import Attack
 from classwise.auditing.guards.budget import run_guards
-from classwise.auditing.guards.evidence import Evidence, InputScale, Memory, Probe, memory_of
+from classwise.auditing.guards.evidence import Evidence, Memory, Probe, memory_of
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
@@ -31,7 +31,9 @@ from classwise.data.images import Batch
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
 from classwise.models.base import bare, device_of
+from classwise.models.logits import fitted_images_of
 from classwise.models.modes import evaluating
+from classwise.models.normalization import InputScale
 
 
 def execute(
@@ -235,6 +237,7 @@ class _Finish:
             no_gradient=inputs.no_gradient,
             overwrites=overwrites,
             duplicates=self.attacked.duplicates,
+            fitted=self.attacked.duplicates.count_among(fitted_images_of(inputs.model)),
             training_attack=training_attack,
             probe=probe,
         )

@@ -40,8 +40,8 @@ from classwise.threat.ball import Threat, ThreatLike
 from classwise.threat.grid import snapped
 
 Model = Annotated[
-    nn.Module | str | Path | Callable[[Any], object],
-    "a torch.nn.Module, a function, a model of MAITE, or a path or text that load_model accepts",
+    nn.Module | str | os.PathLike[str] | Callable[..., object],
+    "a torch.nn.Module, a run, a function, a model of MAITE, or a path or text that load_model accepts",
 ]
 VALUES_COLUMN = "group"
 """The column of a grouping that is given as one value for each image."""
@@ -51,7 +51,7 @@ PIECE_BYTES = 256 << 20
 """Size of the pieces in which a stream is audited: every attack runs on a piece while it is in memory."""
 
 
-def as_classifier(model: nn.Module | Callable[[Any], object], device: str | torch.device | None) -> nn.Module:
+def as_classifier(model: nn.Module | Callable[..., object], device: str | torch.device | None) -> nn.Module:
     """Wrap a module or function as a module that returns logits, on the device (None: where it is)."""
     wrapped = as_logits(model)
     if lazy := next((name for name, tensor in wrapped.named_parameters() if is_lazy(tensor)), ""):
@@ -65,7 +65,7 @@ def as_classifier(model: nn.Module | Callable[[Any], object], device: str | torc
 def name_of(model: Model) -> str:
     """Name of the model in reports: its path or reference, the name of its function, or its class."""
     if isinstance(model, str | os.PathLike):
-        return str(model)
+        return os.fspath(model)
     network, spec = bare(as_logits(model)), _spec(model)
     if isinstance(network, FunctionModel):
         return network.name
@@ -391,4 +391,5 @@ def _piece(data: Stream, blocks: list[Batch]) -> Images:
     """Join the blocks, and empty the list, so that they do not stay in memory beside the piece."""
     index, x, y = (torch.cat(columns) for columns in zip(*blocks, strict=True))
     blocks.clear()
-    return Images(x, y, data.class_names, data.name, data.split, index=index)
+    names = data.names_of(index)
+    return Images(x, y, data.class_names, data.name, data.split, index=index, image_names=names)

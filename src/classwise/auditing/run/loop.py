@@ -21,6 +21,7 @@ from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job, StepsLeft
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Examples
+from classwise.auditing.outcomes.files import NAME
 from classwise.auditing.outcomes.meta import CHANGED_NOTE, CLEAN
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run import batch_sizes
@@ -38,6 +39,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.progress import interruption
 from classwise.core.progress.listener import Progress, expect
 from classwise.data.duplicates import Duplicates
+from classwise.data.image_names import or_none
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import Threat
@@ -93,7 +95,7 @@ class _Piece:
         images: the images, on the device if they take a small part of its memory.
         index: (N,) their indices.
         order: rows of the images of this process, classes in turn.
-        columns: the label, the radius and the groups of each image, by its index.
+        columns: the label, the radius, the groups and, if there are any, the names of the images, by index.
     """
 
     images: Images
@@ -185,6 +187,8 @@ class AttackLoop:
         values = {"label": images.y, "epsilon": torch.as_tensor(self.plan.threat.epsilon, dtype=torch.float64)}
         values |= {name: images.columns[name].ids for name in self.writer.meta.groups}
         columns = {name: tensor.cpu().expand(len(images)).numpy() for name, tensor in values.items()}
+        if images.image_names is not None:
+            columns[NAME] = or_none(images.image_names)
         index, device = images.index.cpu().numpy(), self.engine.device
         if device.type == "cuda" and images.x.nbytes <= IMAGES_SHARE * batch_sizes.memory_of(device):
             images = images.to(device)  # so that no attack copies them again
@@ -301,9 +305,10 @@ class AttackLoop:
                 break
 
     def _add(self, piece: _Piece, frame: pd.DataFrame, tensors: Tensors | None = None) -> None:
-        """Add rows with a column for each grouping of the images."""
-        ids = {name: piece.columns[name].loc[frame["index"]].to_numpy() for name in self.writer.meta.groups}
-        self.writer.add(frame.assign(**ids), tensors)
+        """Add rows with the names of the images and a column for each of their groupings."""
+        names = [name for name in (NAME, *self.writer.meta.groups) if name in piece.columns]
+        values = {name: piece.columns[name].loc[frame["index"]].to_numpy() for name in names}
+        self.writer.add(frame.assign(**values), tensors)
 
     def _halve(self, error: Exception) -> None:
         """Halve the batch size after an out-of-memory error; a repetition is then not bit-identical."""

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from classwise.auditing.evaluation.evaluation import ON_COMMAND_LINE
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
@@ -114,7 +115,7 @@ def shards_in(
         if (found := before.get("shard")) != str(shard):
             contents = "results of all images" if found is None else f"shard {found}"
             raise ClasswiseError(f"{place.path} contains {contents}, not shard {shard}; {_repeat(shard)}")
-        if differs := difference(before, settings):
+        if differs := difference(before, settings, ON_COMMAND_LINE):
             raise ClasswiseError(
                 f"{place.path} is a shard with other settings: {differs}; remove it, or give another --out"
             )

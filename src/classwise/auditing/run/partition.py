@@ -18,6 +18,7 @@ from classwise.auditing.evaluation.shard import Shard, check_count
 from classwise.auditing.run import inputs
 from classwise.core.compute.distributed import ProcessGroup
 from classwise.core.errors import ClasswiseError
+from classwise.data.image_names import joined
 from classwise.data.images import Images
 
 
@@ -121,4 +122,5 @@ def _joined(pieces: Sequence[Images]) -> Images:
     if len(pieces) == 1:
         return first
     x, y, index = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("x", "y", "index"))
-    return Images(x, y, first.class_names, first.name, first.split, index=index)
+    names = joined((piece.image_names, len(piece)) for piece in pieces)
+    return Images(x, y, first.class_names, first.name, first.split, index=index, image_names=names)

@@ -7,15 +7,16 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH
-from classwise.auditing.criteria.policy import checked_policy
+from classwise.attacks.gradient.ascent import step_size_problem, suitable_step
 from classwise.auditing.evaluation.evaluation import STORED, Evaluation
 from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.evaluation.shard import Shard
@@ -44,7 +45,8 @@ from classwise.auditing.run.inputs import (
 )
 from classwise.auditing.run.partition import pieces_of_shard, rows_of, shard_of
 from classwise.auditing.run.plan import Plan
-from classwise.auditing.run.suite import Suite, split_suite
+from classwise.auditing.run.requirements import checked_policy, refuse_lacking
+from classwise.auditing.run.suite import Suite, require_applicable, split_suite
 from classwise.core.compute.precision import FLOAT32, precision_of
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError, first_line
@@ -55,6 +57,7 @@ from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Images
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
+from classwise.models.functions import model_of
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel, logits_model_of
 from classwise.models.modes import evaluating
@@ -62,7 +65,7 @@ from classwise.models.state import Buffers, changes_text
 from classwise.models.structure import code_of
 from classwise.models.weights import fingerprint
 from classwise.stats.registry import all_metrics
-from classwise.threat.ball import Threat, ThreatLike, large_radius_text
+from classwise.threat.ball import NORM_BALLS, Threat, ThreatLike, large_radius_text
 
 logger = logging.getLogger(__name__)
 
@@ -134,6 +137,7 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     if isinstance(model, str | os.PathLike):
         classifier = load_model(model, data=source, device=device or "cpu")
     else:
+        model = model_of(model)  # once: a function may return another model each time
         classifier = as_classifier(model, device)
     plan = Plan.of(suite, ball, options, device_of(classifier))
     pieces = pieces_of(source, plan.batch_size)
@@ -145,8 +149,7 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     _check_indices(first.index)
     with evaluating(classifier) as was_training:
         tried = _tried(classifier, plan, source, first)
-        # `LogitsModel` would put a prefix before the names of the parameters.
-        network = classifier.model if isinstance(classifier, LogitsModel) else classifier
+        network = _network_of(classifier)
         parameters = fingerprint(network)
     code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
     plan = tried.plan
@@ -154,7 +157,9 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     meta = replace(tried.meta, model=name_of(model), model_hash=model_hash, code=without_empty(code))
     settings = settings_of(plan, meta)
     if policy is not None:
-        meta = meta.stating(policy=checked_policy(policy, meta, grouping).digest)
+        stated = checked_policy(policy, meta, grouping)
+        refuse_lacking(stated, meta, grouping, plan.asked["guards"], str(policy))
+        plan, meta = plan.with_options(guards="full"), meta.stating(policy=stated.digest)
     pieces = (named(piece, meta.class_names) for piece in itertools.chain([first], pieces))
     if shard is not None:
         plan, settings = _plan_of(plan, shard, source), settings | {"shard": str(shard)}
@@ -221,6 +226,22 @@ def _plan_of(plan: Plan, shard: Shard, source: Images | Stream) -> Plan:
     return replace(plan.with_options(trace=(), guards="off"), threat=threat)
 
 
+def model_identity(model: nn.Module) -> tuple[str, dict[str, str]]:
+    """The digest of a model's weights, and those of its structure and of the user's code by module.
+
+    The first is another one if the outputs of the model are converted to logits.
+    """
+    classifier = as_classifier(model, None)
+    with evaluating(classifier):
+        network = _network_of(classifier)
+        return _hash_of(fingerprint(network), classifier), without_empty(code_of(network)).get("model", {})
+
+
+def _network_of(classifier: nn.Module) -> nn.Module:
+    """The network itself; `LogitsModel` would put a prefix before the names of the parameters."""
+    return classifier.model if isinstance(classifier, LogitsModel) else classifier
+
+
 def _hash_of(parameters: str, classifier: nn.Module) -> str:
     """The fingerprint of the parameters; another one if the outputs of the model are converted to logits."""
     inner = logits_model_of(classifier)
@@ -250,6 +271,17 @@ def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor) -> tuple[Plan
     return plan, ""
 
 
+def _step_notes(attacks: Mapping[str, Attack], threat: Threat) -> list[str]:
+    """Notes on step sizes that do not suit one radius of a norm."""
+    if threat.norm not in NORM_BALLS or not isinstance(threat.epsilon, float):
+        return []
+    return [
+        f"{label}: {problem}; use step_size={suitable_step(attack)}"
+        for label, attack in attacks.items()
+        if (problem := step_size_problem(attack, threat.epsilon))
+    ]
+
+
 class _Tried(NamedTuple):
     """What passing a few images through the model has shown.
 
@@ -272,7 +304,8 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
     """Pass a few of the first images through the model, and complete the plan and the metadata.
 
     Raises:
-        ClasswiseError: if the model does not accept the images, has other classes, or does not fit into memory.
+        ClasswiseError: if the model does not accept the images, has other classes, does not fit into memory, or has no
+            gradient and no attack works without.
     """
     one = first.batch(slice(0, 1))
     few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
@@ -297,6 +330,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
         if precision_note:
             small = plan.engine(model, few)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
+        require_applicable(applicable, plan.suite, no_gradient)
         fit = fitting_batch(model, one.x.to(small.device), plan.asked["batch_size"], images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
@@ -327,7 +361,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
         notes=tuple(filter(None, notes)),
         settings=plan.settings(device_of(model)),
     )
-    about = "; ".join(filter(None, (note, fit.note)))
+    about = "; ".join(filter(None, (note, fit.note, *_step_notes(applicable.attacks, plan.threat))))
     return _Tried(model, replace(plan, suite=applicable), meta, no_gradient, about)
 
 

@@ -206,11 +206,10 @@ class Audit(RichDisplay):
     def by_attack(self) -> pd.DataFrame:
         """A row for each of `names`.
 
-        Columns: ``n`` (images); ``overall``, the accuracy over images, with ``overall_low`` and ``overall_high``
-        (`classwise.stats.intervals.proportion_interval`); ``macro``, the mean over classes; ``worst_class`` (name) and
-        ``worst`` (its accuracy), with ``worst_low`` and ``worst_high``, the interval of the lowest class accuracy,
-        whichever class it is; and each other metric of `classwise.stats.METRICS` (NaN where what it reads is
-        unknown, as ``nrr`` without clean accuracy).
+        Columns: ``n`` (images); ``overall``, the accuracy over images; ``macro``, the mean over classes;
+        ``worst_class`` (name) and ``worst``, the lowest class accuracy, whichever class it is; and each other metric of
+        `classwise.stats.METRICS` (NaN where what it reads is unknown, as ``nrr`` without clean accuracy). Metrics
+        with an interval of their own have it in ``<metric>_low`` and ``<metric>_high``.
 
         An incomplete audit has no estimates, worst class or intervals. Its columns are ``n``, ``judged`` (images), and
         for each metric ``<metric>_lower_bound`` and ``<metric>_upper_bound`` (NaN for a metric without bounds).

@@ -121,7 +121,7 @@ def check_sampling(options: Mapping[str, Any], suite: Suite, norm: str) -> None:
         raise ClasswiseError(f"settle requires the attacks autoattack and no other, but the attacks are {ran}")
     if not Sampling.of(settle, suite.attacks, 0).second:
         raise ClasswiseError(
-            f"settle: under {norm} AutoAttack has no attack beyond {', '.join(suite.attacks)}; omit it"
+            f"settle: under {norm} AutoAttack has no attack beyond {', '.join(suite.attacks)}; omit it (--settle)"
         )
     if options.get("group") is not None:
         raise ClasswiseError(

@@ -27,14 +27,11 @@ from classwise.models.modes import wrong_gradients_refused
 from classwise.threat.ball import Threat, ThreatLike
 
 DEFAULT_SPECS: tuple[str, ...] = (
-    "pgd:steps=20,step_size=0.1eps",
-    "pgd:steps=20,step_size=0.1eps,objective=margin",
-    "tpgd:steps=20,step_size=0.1eps",
+    "pgd:steps=20",
+    "pgd:steps=20,objective=margin",
+    "tpgd:steps=20",
 )
-"""The default attacks: twice the steps of usual training, on three losses.
-
-The step is the papers' 0.003 at 8/255 (kdd21 A.2), rounded to a tenth of the radius so that it fits every radius.
-"""
+"""The default attacks: twice the steps of usual training, on three losses."""
 
 SPATIAL_SPECS: tuple[str, ...] = ("spatial-grid",)
 """The default attacks of spatial threats: the grid of Engstrom et al., which finds more than gradients do."""
@@ -194,7 +191,7 @@ def _label(attack: Attack) -> str:
 
 CROSS_ENTROPY = (
     "Only attacks on the cross-entropy were run; under margin or targeted attacks (Linf), 10 of 36 models had another "
-    "worst class and all had a lower worst-class accuracy (docs/results/named-class.md)."
+    "worst class and all had a lower worst-class accuracy (documentation: Which attack names the worst class?)."
 )
 """What is known about the worst class under such attacks alone."""
 
@@ -260,15 +257,15 @@ def restricted(suite: Suite, attacks: Mapping[str, Attack]) -> Suite:
 
 
 def require_applicable(suite: Suite, requested: Suite, reason: str) -> None:
-    """Check that at least one attack is applicable.
+    """Check that at least one of the requested attacks, if there are any, is applicable.
 
     Raises:
         ClasswiseError: naming the requested attacks and the reason, if none is applicable.
     """
-    if not suite.attacks:
+    if requested.attacks and not suite.attacks:
         names = ", ".join(requested.attacks)
         raise ClasswiseError(
-            f"none of {names} is applicable: {reason}; add an attack without gradients, such as square"
+            f"none of {names} is applicable: {reason}; choose an attack without gradients, such as square"
         )
 
 

@@ -27,8 +27,9 @@ class WorstClass(TextDisplay):
         by_class: a row per class: ``n``; ``clean`` and ``first``, the accuracies of all images without an attack and
             under the first attack; ``estimate``, ``low`` and ``high``, the accuracy under the whole suite and its
             interval; ``unsettled``, the number of survivors on which not all attacks ran; ``may_be_worst``.
-        images: a row per image: ``index``, ``label``, ``first_success`` (an attack, ``clean``, or null), ``settled``
-            (whether the verdict under the whole suite is known), ``forwards``, ``backwards``.
+        images: a row per image: ``index``, ``name`` (null for an image without one), ``label``, ``first_success`` (an
+            attack, ``clean``, or null), ``settled`` (whether the verdict under the whole suite is known), ``forwards``,
+            ``backwards``.
         meta: model, data, threat and suite, as in an audit.
         full_audit_passes: the passes of a full audit, estimated from the attacked images.
         rounds: the number of sampling rounds.

@@ -28,6 +28,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.reading import damaged
 from classwise.core.progress import interruption
 from classwise.core.progress.listener import Progress
+from classwise.data.image_names import ImageNames, or_none
 from classwise.data.images import Images
 from classwise.models.logits import predicts
 from classwise.stats.best_arm import BestArmSearch, Draw, Escalate
@@ -55,12 +56,14 @@ class SurvivorCounts:
 class Ledger:
     """The state of every image, by its position in the data.
 
-    Columns: ``stage`` (-1: no attack succeeded so far, 0: the clean image is misclassified, k: attack k succeeded),
-    ``settled`` (1 if the verdict under the whole suite is known), ``forwards`` and ``backwards`` (passes).
+    Columns: ``name`` of the image, null without one; ``stage`` (-1: no attack succeeded so far, 0: the clean image is
+    misclassified, k: attack k succeeded), ``settled`` (1 if the verdict under the whole suite is known), ``forwards``
+    and ``backwards`` (passes).
     """
 
     index: list[IntArray] = field(default_factory=list)
     label: list[IntArray] = field(default_factory=list)
+    name: list[ImageNames] = field(default_factory=list)
     _columns: dict[str, IntArray] = field(default_factory=dict)
 
     def add(self, piece: Images) -> IntArray:
@@ -68,6 +71,8 @@ class Ledger:
         start = sum(len(block) for block in self.index)
         self.index.append(piece.index.cpu().numpy())
         self.label.append(piece.y.cpu().numpy())
+        names = piece.image_names
+        self.name.append(np.full(len(piece), None, dtype=object) if names is None else or_none(names))
         for name, value in (("stage", -1), ("settled", 0), ("forwards", 0), ("backwards", 0)):
             before = self._columns.get(name, np.empty(0, dtype=np.int64))
             self._columns[name] = np.concatenate([before, np.full(len(piece), value)])
@@ -78,8 +83,13 @@ class Ledger:
 
     def table(self) -> pd.DataFrame:
         """The whole state, a row for each image in the order of the data."""
-        columns = {"index": np.concatenate(self.index), "label": np.concatenate(self.label)}
-        return pd.DataFrame(columns | self._columns)
+        return pd.DataFrame({**self._of_data, **self._columns})
+
+    @property
+    def _of_data(self) -> dict[str, Any]:
+        """What is known of the images before the search."""
+        names = pd.array(np.concatenate(self.name), dtype="string")
+        return {"index": np.concatenate(self.index), "name": names, "label": np.concatenate(self.label)}
 
     def restore(self, places: IntArray, saved: pd.DataFrame) -> None:
         """Restore the saved state of the images of the last piece.
@@ -107,8 +117,7 @@ class Ledger:
         names = np.array([CLEAN, *attacks, None], dtype=object)  # stage -1 selects the last: no attack succeeded
         table = pd.DataFrame(
             {
-                "index": np.concatenate(self.index),
-                "label": np.concatenate(self.label),
+                **self._of_data,
                 "first_success": pd.array(names[self["stage"]], dtype="string"),
                 "settled": self["settled"] > 0,
                 "forwards": self["forwards"],

@@ -11,14 +11,15 @@ from typing import Annotated, Any, Unpack, cast
 import numpy as np
 import pandas as pd
 from pydantic import Field
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
-from classwise.auditing.evaluation.evaluation import Computed, Evaluation
+from classwise.auditing.evaluation.evaluation import ON_COMMAND_LINE, Computed, Evaluation
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.arguments import evaluates
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.plan import chosen_arithmetic
 from classwise.auditing.run.preparation import prepare, with_recorded_code
-from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks, require_applicable
+from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.auditing.worst_class.rounds import Rounds, SavedSearch, SurvivorCounts
 from classwise.core.files.storage import Marker, ResultFolder
@@ -106,31 +107,59 @@ def find_worst_class(
         stack.enter_context(chosen_arithmetic(options.get("precision")))
         asked = cast("Evaluation", {**options, "cascade": True})
         ready = prepare(model, data, suite, threat, asked)
-        require_applicable(ready.plan.suite, suite, ready.no_gradient)
         stack.enter_context(evaluating(ready.model))
         if folder is not None:
-            stack.enter_context(folder.claimed(ready.settings | chosen, resume=resume, code=ready.meta.code))
-            ready = with_recorded_code(ready, folder, finished=bool(folder.read(_Finished).get("complete")))
+            named = {**ON_COMMAND_LINE, "alpha": "--confidence", "tolerance": "--tolerance"}
+            settings, code = ready.settings | chosen, ready.meta.code
+            stack.enter_context(folder.claimed(settings, resume=resume, options=named, code=code))
+            ready = with_recorded_code(ready, folder, finished=bool(folder.read(Finished).get("complete")))
         saved = SavedSearch(None if folder is None else folder.path / ROUNDS)
         search = Rounds(ready, stack.enter_context(listening(progress)), saved)
         race, counts, rounds = _run(search, chosen, deadline)
+        environment = dict(search.saved.environment)  # as of the last round, also of a finished search that is loaded
+        result = WorstClass(
+            verdict=race.verdict(),
+            by_class=_table(ready.meta, race, counts),
+            images=search.ledger.frame(list(ready.plan.suite.attacks)),
+            meta=ready.meta,
+            full_audit_passes=search.full_audit_passes(race),
+            rounds=rounds,
+            seconds=environment.pop("seconds"),
+            environment=environment,
+        )
         if folder is not None and not race.next():
-            folder.write(**{**folder.read(), "complete": True})
-    environment = dict(search.saved.environment)  # as of the last round, also of a finished search that is loaded
-    return WorstClass(
-        verdict=race.verdict(),
-        by_class=_table(ready.meta, race, counts),
-        images=search.ledger.frame(list(ready.plan.suite.attacks)),
-        meta=ready.meta,
-        full_audit_passes=search.full_audit_passes(race),
-        rounds=rounds,
-        seconds=environment.pop("seconds"),
-        environment=environment,
-    )
+            folder.write(**{**folder.read(), "complete": True, "result": _recorded(result)})
+    return result
 
 
-class _Finished(Marker, total=False):
+class FoundClass(TypedDict):
+    """A class of a finished search: its images, and the estimate of its accuracy with the interval."""
+
+    name: str
+    n: int
+    value: float
+    low: float
+    high: float
+
+
+class Found(TypedDict):
+    """The result of a finished search in its marker."""
+
+    sentence: str
+    classes: list[FoundClass]
+
+
+class Finished(Marker, total=False):
+    """The marker of a search; ``result``: of one that has ended."""
+
     complete: bool
+    result: Found
+
+
+def _recorded(result: WorstClass) -> Found:
+    rows = result.by_class[result.by_class["n"] > 0].reset_index(names="name")[["name", "n", "estimate", "low", "high"]]
+    records = rows.rename(columns={"estimate": "value"}).to_dict("records")
+    return {"sentence": result.sentence, "classes": cast("list[FoundClass]", records)}
 
 
 def _run(search: Rounds, chosen: dict[str, Any], deadline: float) -> tuple[BestArmSearch, SurvivorCounts, int]:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.progress.interruption import stop_with_parent
+from classwise.core.progress.interruption import ended_by_signals, stop_with_parent
 
 RENDEZVOUS_SECONDS = 1800.0
 """Timeout of the rendezvous: how long a process waits for the others to enter the group."""
@@ -344,7 +344,8 @@ def launched() -> Iterator[ProcessGroup]:
             yield processes
         return
     try:
-        dist.init_process_group("gloo")
+        with ended_by_signals():
+            dist.init_process_group("gloo")
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ClasswiseError(f"the processes of torchrun cannot connect to each other: {reason}") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime as dt
 import functools
 import platform
 import subprocess
@@ -28,6 +30,8 @@ class Environment(TypedDict, total=False):
     """The entries of an environment that the package reads again; the others are shown only."""
 
     command: str
+    date: str
+    processor: str
     seconds: Seconds
     seconds_by_phase: dict[str, Seconds]
     earlier_runs: list[dict[str, Any]]
@@ -36,14 +40,16 @@ class Environment(TypedDict, total=False):
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """The command, versions of the packages that affect numbers, the device, threads, and the commit of classwise."""
+    """The command, when it began, versions that affect numbers, the machine, threads, and the commit of classwise."""
     device = torch.device(device)
     return {
         "command": recorded_command(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "system": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "processor": _processor(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "classwise_commit": _git(),
@@ -77,6 +83,16 @@ def continued(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, An
     differing = {key: before[key] for key in now if key not in summed and key in before and before[key] != now[key]}
     earlier = [*before.get("earlier_runs", ()), *([differing] if differing else [])]
     return whole | ({"earlier_runs": earlier} if earlier else {})
+
+
+@functools.cache
+def _processor() -> str:
+    """The name of the processor; of its architecture where the system does not tell it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 @functools.cache

@@ -74,7 +74,7 @@ class Rates:
 RATES: Mapping[str, Rates] = {
     "h100": Rates(
         device="NVIDIA H100 80GB HBM3",
-        source="docs/results/gpu",
+        source="the documentation, On a GPU",
         operations=3_269_875_990_528 / (23 * 128),  # a step of AT is 23 forward passes: 10 of 2, and one of 3
         images={
             "training": 23 * 128 / 0.02471,  # a step of AT as a CUDA graph at batch 128, bfloat16

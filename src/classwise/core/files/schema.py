@@ -15,9 +15,10 @@ SCHEMA_VERSIONS: Mapping[str, int] = {
     "training state": 3,  # checkpoints/state.pt
     "weights": 1,  # *.safetensors
     "split": 1,
+    "notes": 1,  # notes.json
     "board": 1,  # board.json
     "robustbench": 1,
-    "evidence": 1,  # evidence.json, manifest.json
+    "evidence": 2,  # evidence.json, manifest.json
     "store": 2,  # store.json
     "experiment": 3,  # results/ITEM/SCALE.json
 }

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NotRequired, TypeVar, overload
 
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
@@ -218,8 +219,8 @@ def is_unused(folder: Path, early: Sequence[str] = (), *, beside: Sequence[str] 
         early: names of files written before the file that marks the folder as used; ignored if they have a checksum.
         beside: names of subfolders that are ignored.
     """
-    if not folder.is_dir():
-        return not folder.exists()
+    if folder.exists() and not folder.is_dir():  # in this order: another process may create it in between
+        return False
     listed = _digests(folder)
     return all(
         _TEMPORARY.fullmatch(entry.name)
@@ -399,8 +400,11 @@ def _note_folder(folder: Path) -> None:
     """Note a folder with checksums in the list of the result that it belongs to."""
     above = _result_of(folder)
     if above is not None and _digests(above).get(name := _name_in(above, folder), (_REMOVED,))[-1] == _REMOVED:
-        with contextlib.suppress(OSError):  # a read-only folder
+        try:
             _append_line(above, _FOLDER, name, durable=False)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):  # not of a read-only folder
+                raise
 
 
 def _result_of(folder: Path) -> Path | None:
@@ -594,7 +598,13 @@ class ResultFolder:
 
     @contextmanager
     def claimed(
-        self, settings: Mapping[str, Any], *, resume: bool, beside: Sequence[str] = (), **entries: Any
+        self,
+        settings: Mapping[str, Any],
+        *,
+        resume: bool,
+        beside: Sequence[str] = (),
+        options: Mapping[str, str] = MappingProxyType({}),
+        **entries: Any,
     ) -> Iterator[bool]:
         """Own the folder for the duration of the block; mark it, or check that it contains this evaluation.
 
@@ -602,6 +612,7 @@ class ResultFolder:
             settings: every setting that decides the result, as JSON values.
             resume: whether the folder may contain this evaluation already.
             beside: names of subfolders that a new folder may contain.
+            options: the options of the command line that decide settings, for messages.
             **entries: further entries of the marker of a new folder.
 
         Yields:
@@ -615,14 +626,15 @@ class ResultFolder:
             remove_stale_temporaries(self.path)
             resumed = self.marker.is_file()
             if resumed:
-                self._check_same(settings, resume=resume)
+                self._check_same(settings, options, resume=resume)
             else:
                 self.check_unused(beside=beside)
                 self.write(settings=settings, **entries)
             yield resumed
 
-    def _check_same(self, settings: Mapping[str, Any], *, resume: bool) -> None:
-        if differs := difference(self.read()["settings"], {"shard": None, **settings}):  # a shard is not the whole
+    def _check_same(self, settings: Mapping[str, Any], options: Mapping[str, str], *, resume: bool) -> None:
+        whole = {"shard": None, **settings}  # a shard is not the whole
+        if differs := difference(self.read()["settings"], whole, options):
             article = "an" if self.kind[0] in "aeiou" else "a"
             advice = "give another --out, or --resume with the same settings"
             raise ClasswiseError(f"{self.path} contains {article} {self.kind} with other settings: {differs}; {advice}")
@@ -657,11 +669,11 @@ class ResultFolder:
                 _note_folder(file.parent)
 
 
-def difference(before: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """The first of these settings that was another one before, in words; empty if none was."""
+def difference(before: Mapping[str, Any], settings: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    """The first of these settings that was another one before, in words, with its option; empty if none was."""
     for key, value in settings.items():
         if before.get(key) != value:
-            return _changed_value(key, before.get(key), value)
+            return _changed_value(key, before.get(key), value) + (f" ({options[key]})" if key in options else "")
     return ""
 
 

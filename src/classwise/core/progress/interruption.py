@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if sys.platform != "win32" else []))
 """The signals that request a stop: Ctrl-C, a request of another process, and a terminal that was closed."""
@@ -33,11 +34,17 @@ STOPS = (KeyboardInterrupt, Terminated)
 
 
 class _Requests:
-    """The state of signal handling in this process: the first signal, its time, the depth of `deferred` blocks."""
+    """The state of signal handling in this process: the first signal, its time, the depth of `deferred` blocks.
+
+    ``replaced`` has the handlers that `signals` has replaced, by signal.
+    """
 
     received: signal.Signals | None = None
     since = 0.0
     deferring = 0
+
+    def __init__(self) -> None:
+        self.replaced: dict[signal.Signals, Any] = {}
 
 
 _requests = _Requests()
@@ -62,6 +69,7 @@ def signals() -> Iterator[None]:
     standard = (signal.SIG_DFL, signal.default_int_handler)
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     changed = {number: handler for number, handler in before.items() if handler in standard}
+    _requests.replaced = changed
     if sys.platform != "win32":
         alarm = signal.signal(signal.SIGALRM, _on_alarm)
     for number in changed:
@@ -72,9 +80,23 @@ def signals() -> Iterator[None]:
         _set_alarm(0.0)
         if sys.platform != "win32":
             signal.signal(signal.SIGALRM, alarm)
+        _requests.replaced = {}
         for number, handler in changed.items():
             # The work has stopped: a further signal ends the process without a traceback.
             signal.signal(number, handler if _requests.received is None else signal.SIG_DFL)
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let signals end the process in this block, which waits in code of C, where no handler of Python runs."""
+    numbers = tuple(_requests.replaced)
+    for number in numbers:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, _on_signal)
 
 
 @contextmanager

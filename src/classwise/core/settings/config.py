@@ -318,6 +318,13 @@ def make(registry: Registry[T], spec: Spec | T) -> T:
     return build(registry.load(name), options, f"{registry.kind} {name!r}")
 
 
+def spec_text(spec: Mapping[str, Any]) -> str:
+    """Format the complete spec of a part in command-line syntax: ``pgd:steps=20,step_size=0.1eps``."""
+    chosen = flat_options({key: value for key, value in spec.items() if key != "name"})
+    options = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
+    return f"{spec.get('name', '')}:{options}".removesuffix(":")
+
+
 def describe(registry: Registry[T], part: T) -> dict[str, Any]:
     """Write a part as its complete spec, defaults included, from which `make` builds an equal part.
 

@@ -37,6 +37,8 @@ NAME_LENGTH = 255
 """Characters of a dotted name of a Python object."""
 FILE_NAME_BYTES, PATH_BYTES = 255, 4095
 """Length of the name of a file or folder, and of a path: those of usual file systems."""
+IMAGE_NAME = 4096
+"""Characters of the name of an image."""
 CLASSES = 1 << 15
 """Classes, and groups of another column; more are allowed up to the number of images."""
 GROUPINGS = 64

@@ -15,6 +15,7 @@ from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise.data.image_names import text_of
 from classwise.data.images import Column, Images
 
 
@@ -142,6 +143,7 @@ class Cifar(Format):
             name=path.name,
             split=split if path.is_dir() else split_of_file(path),
             columns=columns,
+            image_names=np.concatenate([batch["filenames"] for batch in batches]),
         )
 
 
@@ -157,12 +159,16 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
 
 
 def _read_batch(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """The pixels (N, 3072) and the labels (N,) of one file."""
+    """The pixels (N, 3072), the labels (N,) and the names (N,) of the images of one file."""
     content = read_pickle(path)
     data = content.get("data")
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3 * 32 * 32:
         raise ClasswiseError(f"{path}: 'data' must be a uint8 array of shape (N, 3072)")
-    batch: dict[str, np.ndarray[Any, Any]] = {"data": data}
+    files = content.get("filenames")
+    names = (
+        [text_of(file) for file in files] if isinstance(files, list) and len(files) == len(data) else [""] * len(data)
+    )
+    batch: dict[str, np.ndarray[Any, Any]] = {"data": data, "filenames": np.array(names, dtype=object)}
     for key in ("labels", "fine_labels", "coarse_labels"):
         if key in content:
             labels = content[key]

@@ -102,6 +102,7 @@ class Folder(EncodedFormat):
             self.size,
             self.resize,
             _groupings(folder, [file for found in files for file in found], chosen),
+            path,
         )
 
     def _names(self, folder: Path, groups: dict[str, list[Path]], beside: Sequence[Path]) -> list[str]:

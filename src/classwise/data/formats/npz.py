@@ -15,12 +15,14 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, split_of_file
+from classwise.data.image_names import text_of
 from classwise.data.images import Images
 from classwise.data.labels import Classes, encode_labels, log_empty_classes
 from classwise.data.layout import channels_first
 
 _IMAGES = ("x", "images", "data")
 _LABELS = ("y", "labels", "targets")
+_IMAGE_NAMES = ("file_names", "names", "ids")
 _MEMBERS = 10_000
 _NAME = 256
 """Maximum length of a class name."""
@@ -48,7 +50,7 @@ class Npz(Format):
 
     If a file has both splits, the keys end in the split (``x_train``, ``y_test``). Images are (N, H, W, C),
     (N, C, H, W) or (N, H, W), uint8 or float in [0, 1]. Labels are integers or text. An array ``class_names`` of
-    strings is optional.
+    strings is optional, as are the names of the images: ``file_names``, ``names`` or ``ids``, text or integers (N,).
 
     Attributes:
         classes: the label of each class in the order of the model's logits, for text or integers that are not
@@ -75,6 +77,7 @@ class Npz(Format):
                 x = _pick(archive, _IMAGES, split, path)
                 by_split = any(f"{key}_{split}" in archive for key in _IMAGES)
                 y = _pick(archive, _LABELS, split, path)
+                files = _image_names(archive, x.shape[:1], split, path)
                 names = _class_names(archive, path) if "class_names" in archive else None
                 if names is None and by_split and y.dtype.kind in "US" and self.classes is None:
                     keys = [key for key in archive if key.rpartition("_")[0] in _LABELS]
@@ -94,6 +97,7 @@ class Npz(Format):
             names or labels,
             name=path.stem,
             split=split if by_split else split_of_file(path),
+            image_names=files,
         )
 
 
@@ -132,6 +136,20 @@ def _array(archive: Any, key: str, path: Path) -> np.ndarray[Any, Any]:
     limits.check_size(size, where, info.compress_size)
     array: np.ndarray[Any, Any] = archive[key]
     return array
+
+
+def _image_names(archive: Any, shape: tuple[int, ...], split: str, path: Path) -> list[str] | None:
+    """The names of the images: the first array of such a key and this shape (N,) of text or integers."""
+    for key in (*(f"{key}_{split}" for key in _IMAGE_NAMES), *_IMAGE_NAMES):
+        if key not in archive:
+            continue
+        try:
+            names = _array(archive, key, path)
+        except ValueError:  # an array of pickled objects is no list of names, and is not read
+            continue
+        if names.shape == shape and names.dtype.kind in "USiu" and names.dtype.itemsize <= 4 * limits.IMAGE_NAME:
+            return [text_of(name) for name in names.tolist()]
+    return None
 
 
 def _decoded(name: object) -> str:

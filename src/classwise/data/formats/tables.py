@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from classwise.core.settings import limits
 from classwise.core.settings.config import Count, configurable
 from classwise.data.formats.base import Format
 from classwise.data.image_files import Decoder, stack
+from classwise.data.image_names import KEYS, text_of
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels
 from classwise.data.labels import Classes, encode_labels, log_empty_classes
 
@@ -61,7 +62,9 @@ class TableFormat(Format, ABC):
     """Base class of tables with a column of encoded images and one of labels.
 
     The label column is ``label``, ``fine_label`` or ``labels``, else the only column of class labels. A column
-    ``coarse_label`` contains the superclasses. Every other integer column becomes a column of the images.
+    ``coarse_label`` contains the superclasses. The names of the images are a column of text or integers such as
+    ``file_name`` or ``id`` (`classwise.data.image_names.KEYS`), else the paths beside the encoded images. Every other
+    integer column becomes a column of the images.
 
     Attributes:
         image: name of the image column; by default the first one.
@@ -105,8 +108,13 @@ class TableFormat(Format, ABC):
             raise ClasswiseError(
                 f"{first} has {len(integers)} integer columns; at most {limits.GROUPINGS} are supported"
             )
-        tables = [file.read(sorted({*integers, label})) for file in files]
+        texts = [key for key in schema.names if _is_text(schema.field(key).type)]
+        own = next((key for key in KEYS if key in (*integers, *texts) and key != label), None)
+        tables = [file.read(sorted({*integers, label, *filter(None, [own])})) for file in files]
         # Labels before images: they are checked faster.
+        names = [text_of(value) for table in tables for value in (table.column(own).to_pylist() if own else ())]
+        if own in integers and len({*names}) == len(names) > 1:
+            integers.remove(own)  # with another value for each image, it is no grouping
         columns = {key: _column(tables, key, features, first, None) for key in integers if key != label}
         classes = self.classes
         if classes is None and _is_text(schema.field(label).type):
@@ -118,7 +126,9 @@ class TableFormat(Format, ABC):
         if classes is not None:
             log_empty_classes(y.names, torch.bincount(y.ids, minlength=len(y.names)).tolist(), str(first))
         decode = Decoder(self.size, self.resize)
-        x = stack((where, decode(content, where)) for file in files for where, content in _contents(file, column))
+        cells = (cell for file in files for cell in _contents(file, column))
+        paths = list[str]()
+        x = stack((cell.where, decode(cell.content, cell.where)) for cell in _noting(cells, paths))
         coarse = columns.get(_COARSE)
         parents = None if coarse is None else _parents(y, coarse)
         return Images(
@@ -130,6 +140,7 @@ class TableFormat(Format, ABC):
             superclasses=parents,
             superclass_names=coarse.names if coarse is not None and parents is not None else None,
             columns=columns,
+            image_names=names or paths,
         )
 
 
@@ -186,7 +197,22 @@ def _has_text(schema: pa.Schema, column: str) -> bool:
     return column in schema.names and _is_text(schema.field(column).type)
 
 
-def _contents(file: TableFile, column: str) -> Iterator[tuple[str, bytes]]:
+class _Cell(NamedTuple):
+    """An encoded image, the path that is stored beside it (empty if there is none), and where it is."""
+
+    where: str
+    content: bytes
+    path: str
+
+
+def _noting(cells: Iterable[_Cell], paths: list[str]) -> Iterator[_Cell]:
+    """Yield the cells, and append their paths."""
+    for cell in cells:
+        paths.append(cell.path)
+        yield cell
+
+
+def _contents(file: TableFile, column: str) -> Iterator[_Cell]:
     """Yield the encoded images, read a few rows at a time, since a small page may expand to many equal rows."""
     row = 0
     for cells in file.cells(column):
@@ -201,7 +227,8 @@ def _contents(file: TableFile, column: str) -> Iterator[tuple[str, bytes]]:
                 raise ClasswiseError(
                     f"{file.path}, row {row}: image of {len(content):,} bytes; at most {limits.FREE_BYTES:,} are read"
                 )
-            yield f"{file.path}, row {row}", content
+            path = text_of(cell.get("path")) if isinstance(cell, dict) else ""
+            yield _Cell(f"{file.path}, row {row}", content, path)
             row += 1
 
 

@@ -13,6 +13,7 @@ from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format
 from classwise.data.formats.folder import image_files, subfolders
 from classwise.data.image_files import Decoder, stack
+from classwise.data.image_names import relative_names
 from classwise.data.images import Images
 
 _ANNOTATIONS = "val_annotations.txt"
@@ -57,7 +58,8 @@ class TinyImageNetFolder(Format):
         y = torch.tensor([numbers[identity] for _, identity in labelled])
         words = _words(path / "words.txt")
         names = [f"{identity} {words[identity]}" if identity in words else identity for identity in ids]
-        return Images(coloured(x), y, names, name=path.name, split=split)
+        files = relative_names((file for file, _ in labelled), path)
+        return Images(coloured(x), y, names, name=path.name, split=split, image_names=files)
 
 
 def coloured(x: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ class WebDataset(EncodedFormat):
             check_labels(y, names, str(path))
         name = path.stem if path.is_file() else path.name
         split = split_of_file(path) if path.is_file() else split
-        return EncodedImages([sample.location for sample in samples], y, names, name, split, self.size, self.resize)
+        locations = [sample.location for sample in samples]
+        return EncodedImages(locations, y, names, name, split, self.size, self.resize, root=path)
 
 
 Numbers = Mapping[str, int] | None

@@ -131,4 +131,5 @@ class DataSet(ABC):
             superclasses=self.superclasses,
             superclass_names=self.superclass_names,
             columns=images.columns,
+            image_names=images.image_names,
         )

@@ -52,7 +52,8 @@ class _WordNetSet(DataSet):
         if official is None:
             return super().named(images, split)
         names = self.class_names
-        return super().named(Images(coloured(images.x), official[images.y.cpu()], names, columns=images.columns), split)
+        y, files = official[images.y.cpu()], images.image_names
+        return super().named(Images(coloured(images.x), y, names, columns=images.columns, image_names=files), split)
 
     def _official(self, names: Sequence[str]) -> Tensor | None:
         """The official number of each class; None if no name is a WordNet id.

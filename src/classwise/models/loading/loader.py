@@ -27,7 +27,7 @@ from classwise.data.images import Images
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import Classifier, bare, device_of
-from classwise.models.functions import MaiteModel, is_model
+from classwise.models.functions import MaiteModel, is_model, model_of
 from classwise.models.loading.builder import build, options_for_size
 from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
@@ -36,6 +36,7 @@ from classwise.models.loading.sources.onnx_files import Onnx
 from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
 from classwise.models.logits import (
     BINARY_HINT,
+    AdjustedLogits,
     LogitsModel,
     Outputs,
     are_probabilities,
@@ -43,7 +44,7 @@ from classwise.models.logits import (
     logits_model_of,
 )
 from classwise.models.modes import evaluating, set_evaluation_mode
-from classwise.models.normalization import Normalized
+from classwise.models.normalization import Normalized, usual_scales
 from classwise.models.provenance import note_weights_file
 from classwise.models.registry import MODELS
 from classwise.models.resizing import Resized
@@ -58,9 +59,14 @@ CHECKPOINTS = ("best-average", "best", "last")
 UNWRAPPED, UNWRAPPED_IMAGES = 0.01, 32
 """Largest difference between the probabilities of a MAITE model and of its module, on so many images."""
 
+_NORMALISES = "if the model normalises images, give mean= and std=; otherwise write a module that computes the same"
+
+_AROUND = (AdjustedLogits, Resized)
+"""Wrappers that are outside a normalisation layer."""
+
 _SHAPE_AND_NORMALISATION = ("num_classes", "in_channels", "width", "mean", "std")
 
-Model = str | os.PathLike[str] | nn.Module | Callable[[Any], object]
+Model = str | os.PathLike[str] | nn.Module | Callable[..., object]
 
 
 @checked
@@ -72,8 +78,8 @@ def load_model(
     num_classes: Count | None = None,
     width: Annotated[float, Field(gt=0)] | None = None,
     in_channels: Count | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     data: Any = None,
     device: str | torch.device = "cpu",
     state_dict_key: str | None = None,
@@ -84,19 +90,22 @@ def load_model(
     """Load a model that maps images in [0, 1] to logits, in evaluation mode.
 
     Width, channels, classes and the stem of a ResNet that are not given are inferred from the weights, else from the
-    data. A normalisation layer in the file is placed before the network, unless mean and std are given.
+    data. A normalisation layer in the file is placed before the network, unless mean and std are given; a logit
+    adjustment (`classwise.adjust_logits`) in the file, after it.
 
     Args:
         model: A name in `MODELS`; ``hf:FOLDER_OR_ID``, ``timm:NAME``, ``torchvision:NAME`` or
             ``robustbench:NAME/DATA/THREAT``; ``package.module:callable``; an ONNX file; a run folder; a weights file
             with a model spec (as written by `save_weights`); a module, which is modified in place; a function from
-            images to logits; or a model in the protocol of MAITE. docs/reference/models.md describes them.
+            images to logits; a model in the protocol of MAITE; or a function without arguments that returns a module or
+            such a model, and is called. The page Models of the documentation has all forms.
         weights: A .safetensors, .pt or .pth file, or a run folder; None: the weights of the source or the module, else
             random weights.
         num_classes: Number of logits.
         width: Factor of the number of channels.
         in_channels: Number of image channels.
-        mean: With ``std``, the normalisation used in training, for images in [0, 1].
+        mean: With ``std``, the normalisation used in training, for images in [0, 1]; one number is for all channels. Of
+            a model of pixels up to 255: mean 0 and std 1/255.
         std: Standard deviation of each channel.
         data: Images to classify; their classes and channels must match the model.
         device: Device of the model.
@@ -128,18 +137,20 @@ def load_model(
     """
     if (mean is None) != (std is None):
         raise ClasswiseError("mean and std must be given together")
+    mean, std = ([values] if isinstance(values, float | int) else values for values in (mean, std))
     if unwrap is not None and isinstance(model, str | os.PathLike):
-        named: Any = MODELS.load(str(model)) if ":" in str(model) else None
+        named: Any = model_of(MODELS.load(str(model))) if ":" in str(model) else None
         if not is_model(named):
             raise ClasswiseError(f"unwrap={unwrap!r}: applies to a model in the protocol of MAITE, not to {model!s}")
         model = named
     if not isinstance(model, str | os.PathLike):
         if num_classes is not None or width is not None or in_channels is not None or options:
             raise ClasswiseError("num_classes, width, in_channels and options do not apply to a module")
+        model = model_of(model)
         of_maite = None if unwrap is None else _Unwrapped.of(model, unwrap, data)
         loaded, note = as_logits(model if of_maite is None else of_maite.module), "unmodified"
         if mean is not None and std is not None:
-            loaded = Normalized(loaded, mean, std)
+            loaded = _outer(loaded, torch.tensor(mean), torch.tensor(std))
         if weights is not None:
             loaded, note = _with_checkpoint(loaded, read_state(_weights_file(weights), state_dict_key=state_dict_key))
         loaded = _finished(loaded, note, data, device, outputs)
@@ -245,7 +256,16 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
     note_weights_file(network, checkpoint.path)
     model, normalisation = _normalised(model, matched)
-    return model, "; ".join(filter(None, [checkpoint.describe(), matched.describe(), normalisation]))
+    model, adjustment = _adjusted(model, matched)
+    return model, "; ".join(filter(None, [checkpoint.describe(), matched.describe(), normalisation, adjustment]))
+
+
+def _adjusted(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module, str]:
+    """The model with the logit adjustment of the file, else its own, and the note on it."""
+    if matched.adjustment is None:
+        return model, ""
+    adjusted = AdjustedLogits(model.model if isinstance(model, AdjustedLogits) else model, *matched.adjustment)
+    return adjusted, f"logit adjustment of {len(adjusted.logit_adjustment)} classes found in the file"
 
 
 def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module, str]:
@@ -274,8 +294,16 @@ def _normalised(model: nn.Module, matched: MatchedStateDict) -> tuple[nn.Module,
 
 def normalization_layer(model: nn.Module) -> Normalized | None:
     """The normalisation layer of a model, if it is the first one, or the first after resizing."""
-    layer = model.model if isinstance(model, Resized) else model
+    layer = model
+    while isinstance(layer, _AROUND):
+        layer = layer.model
     return layer if isinstance(layer, Normalized) else None
+
+
+def before_normalisation(model: nn.Module, pixels: Tensor) -> Tensor:
+    """The images of which a model's normalisation layer makes ``pixels``; without a layer these themselves."""
+    layer = normalization_layer(model)
+    return pixels if layer is None else pixels * layer.std.to(pixels) + layer.mean.to(pixels)
 
 
 def states_its_model(weights: str | os.PathLike[str] | None) -> bool:
@@ -286,8 +314,11 @@ def states_its_model(weights: str | os.PathLike[str] | None) -> bool:
 def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:
     """The model with normalisation as its first layer after resizing, and in its spec."""
     spec = _spec(model)
-    if isinstance(model, Resized):
-        model.model = Normalized(model.model, mean, std)
+    if isinstance(model, _AROUND):
+        outer = model
+        while isinstance(outer.model, _AROUND):
+            outer = outer.model
+        outer.model = Normalized(outer.model, mean, std)
     else:
         model = Normalized(model, mean, std)
     if spec:
@@ -298,6 +329,9 @@ def _outer(model: nn.Module, mean: Tensor, std: Tensor) -> nn.Module:
 def _with_outputs(model: nn.Module, outputs: Outputs) -> nn.Module:
     """The model with logits computed from its outputs."""
     if outputs == "auto":
+        return model
+    if isinstance(model, AdjustedLogits):
+        model.model = _with_outputs(model.model, outputs)
         return model
     inner = logits_model_of(model)
     if inner is None:
@@ -366,18 +400,29 @@ class _Unwrapped(NamedTuple):
         Raises:
             ClasswiseError: if they differ by more than `UNWRAPPED`.
         """
-        with torch.no_grad():
-            own = loaded(self.images.to(device_of(loaded))).double().softmax(1).to(self.images.device)
-        same = own.shape == self.probabilities.shape
-        difference = float((own - self.probabilities).abs().max()) if same else 1.0
+        difference = self._difference(loaded, self.images)
         if not difference <= UNWRAPPED:
+            inputs = {"without mean and std": self.images}
+            for scale in usual_scales(self.images.shape[1]).values():
+                inputs[f"with {scale}"] = scale.standardise(self.images)
+            agreeing = [
+                f"{name} they agree"
+                for name, pixels in inputs.items()
+                if self._difference(loaded, before_normalisation(loaded, pixels)) <= UNWRAPPED
+            ]
+            advice = agreeing[0] if agreeing else _NORMALISES
             raise ClasswiseError(
-                f"{self.name}: on the first {len(own)} images the probabilities of the module and of the model differ "
-                f"by up to {difference:.2g}; if the model normalises images, give mean= and std=; otherwise write a "
-                "module that computes what the model computes"
+                f"{self.name}: on the first {len(self.images)} images the probabilities of the module and of the model "
+                f"differ by up to {difference:.2g}; {advice}"
             )
         if self.class_names:
             loaded.class_names = self.class_names  # type: ignore[assignment]
+
+    def _difference(self, loaded: nn.Module, images: Tensor) -> float:
+        """The largest difference between the model's probabilities and those of the loaded module for some images."""
+        with torch.no_grad():
+            own = loaded(images.to(device_of(loaded))).double().softmax(1).to(images.device)
+        return float((own - self.probabilities).abs().max()) if own.shape == self.probabilities.shape else 1.0
 
 
 def _score(file: Path) -> float:

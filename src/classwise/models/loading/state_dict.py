@@ -25,6 +25,8 @@ PAIRS = (("mean", "std"), ("mu", "sigma"), ("new_mean", "new_std"))
 """Names of those constants."""
 COUNTERS = ("n_averaged", "n_classes")
 """Buffers that wrappers store beside the weights."""
+ADJUSTMENT = ("logit_adjustment", "fitted_images")
+"""Buffers of `classwise.models.logits.AdjustedLogits`."""
 SHAPE = ("num_classes", "in_channels", "width")
 """Arguments that every model of the zoo accepts."""
 
@@ -43,12 +45,14 @@ class MatchedStateDict:
         prefix: The prefix that was removed from every key.
         ignored: The keys of the file that are not loaded.
         normalisation: Mean and standard deviation per channel of a normalisation layer in the file, if any.
+        adjustment: The constants of a logit adjustment in the file, and the hashes of the images of its fit, if any.
     """
 
     tensors: Mapping[str, Tensor]
     prefix: str
     ignored: tuple[str, ...]
     normalisation: tuple[Tensor, Tensor] | None = None
+    adjustment: tuple[Tensor, Tensor | None] | None = None
 
     def describe(self) -> str:
         """A note on removed prefixes and ignored keys; empty if there are none."""
@@ -62,8 +66,8 @@ class MatchedStateDict:
 def match_keys(checkpoint: Checkpoint, network: nn.Module) -> MatchedStateDict:
     """Remove wrapper prefixes from the keys of a checkpoint, so that most of them match the network's keys.
 
-    A prefix is removed only if every key has it, except for extra keys: the constants of a normalisation layer,
-    counters, and the second copy of the network in an attack wrapper.
+    A prefix is removed only if every key has it, except for extra keys: the constants of a normalisation layer or of a
+    logit adjustment, counters, and the second copy of the network in an attack wrapper.
     """
     if len(checkpoint.tensors) > limits.TENSORS:
         raise ClasswiseError(
@@ -91,10 +95,10 @@ def _without_prefixes(
         if shared is None:
             extra = {key: rest[key] for key in rest if key not in expected and _is_extra(key, rest, network)}
             rest = {key: tensor for key, tensor in rest.items() if key not in extra}
-            ignored += [prefix + key for key in extra if key not in CONSTANTS]
+            ignored += [prefix + key for key in extra if key not in CONSTANTS and key not in ADJUSTMENT]
             constants |= extra
             shared = _shared_prefix(rest)
-        yield MatchedStateDict(rest, prefix, tuple(ignored), _normalisation(constants))
+        yield MatchedStateDict(rest, prefix, tuple(ignored), _normalisation(constants), _adjustment(constants))
         if shared is None:
             return
         prefix += shared
@@ -140,7 +144,7 @@ def _shared_prefix(keys: Collection[str]) -> str | None:
 
 
 def _is_extra(key: str, keys: Collection[str], network: nn.Module) -> bool:
-    if key in CONSTANTS or key in COUNTERS:
+    if key in CONSTANTS or key in COUNTERS or key in ADJUSTMENT:
         return True
     if key.startswith("attacker.") and any(other.startswith("model.") for other in keys):
         return True
@@ -153,6 +157,11 @@ def _normalisation(constants: Mapping[str, Tensor]) -> tuple[Tensor, Tensor] | N
             if {place + mean, place + std} <= constants.keys():
                 return constants[place + mean].flatten().float(), constants[place + std].flatten().float()
     return None
+
+
+def _adjustment(constants: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None] | None:
+    values, images = (constants.get(name) for name in ADJUSTMENT)
+    return None if values is None else (values, images)
 
 
 def _renamed(key: str, network: nn.Module) -> str:

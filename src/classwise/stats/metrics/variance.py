@@ -143,8 +143,8 @@ def cv_bounds(counts: BoundedCounts) -> Bounds[Fraction]:
 CV = Metric(
     "cv",
     lambda counts: class_variance(counts.accuracy),
-    title="CV",
-    about="class-wise variance of the accuracy, in percent squared",
+    title="class-wise variance",
+    about="variance of the class accuracies (CV in the literature), in percent squared",
     unit="fraction squared",
     higher_is_better=False,
     rational=True,

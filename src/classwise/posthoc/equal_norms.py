@@ -6,11 +6,10 @@ import copy
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from classwise.core.errors import ClasswiseError
 from classwise.models import save_weights
-from classwise.models.base import Classifier, bare
+from classwise.models.base import last_linear
 from classwise.training.folder import Run, Which
 
 
@@ -28,15 +27,16 @@ def equalise_norms(run: Run, which: Which | None = None) -> Path:
         The path of the file.
 
     Raises:
-        ClasswiseError: if the run does not have these weights, or the last layer of the model is unknown or has a zero
-            row.
+        ClasswiseError: if the run does not have these weights, or the last linear layer of the model is unknown, is
+            no layer of the classes, or has a zero row.
     """
     which = run.chosen_weights(which)
     model = copy.deepcopy(run.model(which))
-    network = bare(model)
-    layer = network.classifier if isinstance(network, Classifier) else None
-    if not isinstance(layer, nn.Linear):
-        raise ClasswiseError(f"{type(network).__name__} has no known last linear layer; use a model of the zoo")
+    layer, classes = last_linear(model), len(run.data["classes"])
+    if layer.out_features != classes:
+        raise ClasswiseError(
+            f"the last linear layer has {layer.out_features} outputs; expected {classes}, the classes of the run"
+        )
     norms = layer.weight.detach().norm(dim=1, keepdim=True)
     if not bool((norms > 0).all()):
         raise ClasswiseError(f"{run.path}: a row of the last layer is zero and cannot be rescaled; train for longer")

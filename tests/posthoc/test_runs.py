@@ -1,31 +1,30 @@
-"""Logit adjustment and weight interpolation: their rules, the saved models, and the errors."""
+"""Logit adjustment and weight interpolation of runs: their rules, the saved models, and the errors."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import scipy.stats
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from classwise.core.files.storage import write_text
 from classwise.data import Images, load_data
 from classwise.models import load_model, save_weights
-from classwise.models.normalization import Normalized
+from classwise.models.base import last_linear
+from classwise.models.logits import AdjustedLogits
+from classwise.posthoc.equal_norms import equalise_norms
+from classwise.posthoc.fitting import FitInputs
+from classwise.posthoc.logit_adjustment import adjust_logits
+from classwise.posthoc.weight_interpolation import interpolate_weights
 from classwise.stats.counts import ClassCounts
 from classwise.training.folder import Run
-from classwise.training.posthoc import logit_adjustment
-from classwise.training.posthoc.logit_adjustment import _bias, adjust_logits
-from classwise.training.posthoc.validation import robust_counts
-from classwise.training.posthoc.weight_interpolation import interpolate_weights
 from classwise.training.train import train
 
 from ..refusals import refused
-from .test_trainer import SMALL
+from ..training.test_trainer import SMALL
 
 STAGE = SMALL | {"model": {"name": "preactresnet18", "width": 0.0625}}  # a zoo model, whose last layer is known
 ATTACK = "pgd:steps=2,step_size=0.5eps"
@@ -90,29 +89,30 @@ def test_images_passed_to_the_run_and_classes_without_validation_images(tmp_path
 def test_cross_fitting_attacks_no_image_under_constants_that_it_chose(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attacked: list[tuple[frozenset[int], tuple[float, ...]]] = []
+    attacked: list[tuple[frozenset[int], Tensor, Tensor]] = []
 
-    def counted(model: nn.Module, images: Images, *rest: Any) -> ClassCounts:
-        bias = _bias(model).detach() - trained
-        attacked.append((frozenset(images.index.tolist()), tuple(bias.tolist())))
-        return robust_counts(model, images, *rest)
+    def counted(self: FitInputs, model: nn.Module, images: Images) -> ClassCounts:
+        assert isinstance(model, AdjustedLogits)
+        counts = robust_counts(self, model, images)
+        accuracy = torch.tensor(counts.accuracy, dtype=torch.float32)
+        attacked.append((frozenset(images.index.tolist()), model.logit_adjustment.clone(), accuracy))
+        return counts
 
-    trained = _bias(run.model("last")).detach().clone()
-    monkeypatch.setattr(logit_adjustment, "robust_counts", counted)
+    robust_counts = FitInputs.robust_counts
+    monkeypatch.setattr(FitInputs, "robust_counts", counted)
     found = adjust_logits(
         run, which="last", attack=ATTACK, rates=[0.3, 0.2], folds=3, out=tmp_path / "folds.safetensors"
     )
     *folds, first, second, last = attacked
     split = first[0]
     assert second[0] == last[0] == split
-    assert np.allclose(last[1], found.constants.numpy(), atol=1e-6)
+    assert torch.allclose(last[1], found.constants, atol=1e-6)
     held = folds[2::3]  # two rounds on the other folds, then the fold under the constants of the last of them
-    assert frozenset().union(*(images for images, _ in held)) == split
-    assert sum(len(images) for images, _ in held) == len(split)
-    for fitted, (images, constants) in zip(folds[1::3], held, strict=True):
-        assert fitted[0] == split - images
-        assert list(constants) != found.constants.tolist()
-    assert len({constants for _, constants in held}) == 3
+    assert frozenset().union(*(images for images, _, _ in held)) == split
+    assert sum(len(images) for images, _, _ in held) == len(split)
+    for (others, before, robust), (images, constants, _) in zip(folds[1::3], held, strict=True):
+        assert others == split - images
+        assert torch.allclose(constants, before + 0.2 * (robust.mean() - robust), atol=1e-6)
 
 
 def test_accuracies_by_class_are_those_of_the_rounds_and_have_simultaneous_intervals(run: Run, tmp_path: Path) -> None:
@@ -138,7 +138,6 @@ def test_impossible_requests_raise_errors(run: Run, tmp_path: Path) -> None:
     shutil.copytree(run.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "has no validation split" in refused(adjust_logits, tmp_path / "bare")
-    assert "Flatten has no known last linear layer" in refused(_bias, Normalized(nn.Flatten(), [0.5], [0.5]))
 
 
 def test_a_model_whose_logits_overflow_is_refused(run: Run, tmp_path: Path) -> None:
@@ -176,6 +175,7 @@ def test_the_interpolated_weights_are_between_the_two(first: Run, tuned: Run, tm
             tuned, which="average", shares=[share], attack=ATTACK, out=tmp_path / f"{share}.safetensors"
         )
         assert found.share == share
+        assert found.path is not None
         for name, value in load_model(found.path).state_dict().items():
             if value.is_floating_point():
                 assert torch.allclose(value, share * after[name] + (1 - share) * before[name], atol=1e-6), name
@@ -200,6 +200,8 @@ def test_logit_adjustment_continues_from_the_interpolated_weights(tuned: Run) ->
     mixed = interpolate_weights(tuned, attack=ATTACK)
     found = adjust_logits(tuned, which="interpolated", attack=ATTACK)
     x = torch.rand(8, 1, 8, 8)
+    assert mixed.path is not None
+    assert found.path is not None
     with torch.no_grad():
         assert torch.allclose(load_model(found.path)(x), load_model(mixed.path)(x) + found.constants, atol=1e-5)
 
@@ -214,3 +216,31 @@ def test_impossible_interpolations_raise_errors(first: Run, tuned: Run, tmp_path
     shutil.copytree(tuned.path, tmp_path / "bare")
     write_text(tmp_path / "bare" / "validation.json", '{"index": []}', checksum=True)
     assert "has no validation split" in refused(interpolate_weights, tmp_path / "bare")
+
+
+def own_network(num_classes: int, hidden: int = 8, **_: object) -> nn.Module:
+    """A network of a user, whose last linear layer has no known name."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, num_classes, bias=False))
+
+
+def run_of_own_network(out: Path, hidden: int = 8) -> Run:
+    model = {"name": f"{__name__}:own_network", "options": {"hidden": hidden}}
+    return train("at", data="digits", out=out, overrides=SMALL | {"model": model, "epochs": 1, "data.subset": 100})
+
+
+def test_equal_norms_of_a_network_of_ones_own(tmp_path: Path) -> None:
+    run = run_of_own_network(tmp_path / "run")
+    x = load_data("digits", split="test").pixels(slice(0, 20))
+    before = run.model("last")
+    norms = last_linear(before).weight.norm(dim=1)
+    after = load_model(equalise_norms(run, "last"))
+    with torch.no_grad():
+        assert torch.allclose(after(x), before(x) * norms.mean() / norms, atol=1e-5)
+    assert torch.allclose(last_linear(after).weight.norm(dim=1), norms.mean().expand(10))
+
+
+def test_the_last_linear_layer_must_be_unique(tmp_path: Path) -> None:
+    assert "Sequential has 2 linear layers of 10 outputs; name its last layer 'classifier'" in refused(
+        equalise_norms, run_of_own_network(tmp_path / "run", hidden=10)
+    )
+    assert "Sequential has no linear layer" in refused(last_linear, nn.Sequential(nn.Conv2d(1, 2, 3)))

@@ -1,1 +1,0 @@
-"""Post-hoc methods: modify a trained classifier with its validation split, without training."""

@@ -142,7 +142,9 @@ def measures(cells: Cells, clean: tuple[int, int] | None, alpha: float) -> dict[
         "worst": Ends(min(shares), *lowest_ends(cells, alpha)),
         "worst 20 %": Ends(fifth(shares), *lowest_ends(cells, alpha, -(-len(cells) // 5))),
         "MCD": Ends(max(shares) - min(shares), *discrepancy_ends(cells, alpha)),
-        "CV": Ends(float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(cells, alpha)),
+        "class-wise variance": Ends(
+            float(np.mean((np.array(shares) - np.mean(shares)) ** 2)), *variance_ends(cells, alpha)
+        ),
         "HMW": Ends(harmonic(overall, min(shares)), *(harmonic(a, b) for a, b in zip(whole, worst, strict=True))),
         "clean": none,
         "NRR": none,

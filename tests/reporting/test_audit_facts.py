@@ -181,7 +181,7 @@ def _row_of_an_attack(case: Case, name: str, row: dict[str, Any]) -> None:
     assert row["worst 20 %"].text == bare(float(np.mean(sorted(shares)[: -(-len(shares) // 5)])))
     assert row["MCD"].text == bare(max(shares) - lowest)
     variance = 1e4 * float(np.var(shares))
-    assert row["CV"].text == (f"{variance:.0f}" if variance >= 100 else f"{variance:.1f}")
+    assert row["class-wise variance"].text == (f"{variance:.0f}" if variance >= 100 else f"{variance:.1f}")
     assert row["NRR"].text == ("–" if clean is None else bare(_harmonic(clean, overall)))
     assert row["HMW"].text == bare(_harmonic(overall, lowest))
 

@@ -5,10 +5,11 @@ import pytest
 
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.core.settings.config import spec_text
 from classwise.reporting.facts import sentences
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table
-from classwise.reporting.facts.provenance import settings_of, spec_text
+from classwise.reporting.facts.provenance import settings_of
 
 from .conftest import SUPERCLASSES, MakeAudit
 

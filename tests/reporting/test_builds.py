@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import classwise as cw
+from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.exports.builds import Check, checks_of, write_junit, write_sarif
+from classwise.reporting.exports.builds import Check, change_checks, checks_of, write_junit, write_sarif
 
 REQUIRED = {
     "log": {"version", "runs"},
@@ -48,6 +50,35 @@ def test_the_worst_class_is_a_case_per_class() -> None:
     assert checks[0].message == f"accuracy of c<a>t under all is 50.0 % {interval}; required: at least 60 %"
 
 
+def test_a_failed_class_lists_its_images(tmp_path: Path) -> None:
+    names = ["<a>\x1b\u202e.png", "::error::x", "=1+1", None, *(f"{row}.png" for row in range(4, 30))]
+    labels = [0] * 28 + [1] * 2
+    pgd = [1] * 25 + [0] * 3 + [1, 0]
+    outcomes = Outcomes.from_predictions(labels, labels, {"pgd": pgd}, ["cat", "dog"], image_names=names)
+    texts = ("worst(all) < 0.6", "cat(pgd) < 0.6", "worst(pgd).low < 0.6", "overall(all) < 0.9", "worst(all) > 0.01")
+    checks = checks_of(Audit(outcomes), thresholds(*texts))
+    of_cat = [f"misclassified: {name} as dog" for name in names[:3]]
+    for check in checks:
+        if "cat" in check.name:
+            assert check.images[:4] == (*of_cat, "misclassified: image 3 as dog")
+            assert (len(check.images), check.images[-1]) == (21, "and 5 more")
+    assert [len(check.images) for check in checks] == [21, 1, 21, 21, 1, 0, 0]
+    assert [check.name for check in checks[3:5]] == [f"worst(pgd).low < 0.6: {name}" for name in ("cat", "dog")]
+    assert checks[3].message.startswith("lower end of cat under pgd is 2.3 % (28 images; 95 % interval 2.3–28.2 %);")
+    assert checks[1].images == ("misclassified: 29.png as cat",)
+    write_junit(tmp_path / "a.xml", checks, "mine")
+    failure = ET.parse(tmp_path / "a.xml").find("testsuite/testcase/failure")
+    assert failure is not None
+    assert (failure.text or "").splitlines()[2] == "misclassified: <a>⟨U+001B⟩⟨U+202E⟩.png as dog"
+    assert failure.get("message") == checks[0].message
+    text = sarif(tmp_path / "a.sarif", checks[:1])["runs"][0]["results"][0]["message"]["text"]
+    assert text.splitlines()[:2] == [f"{checks[0].name}: {checks[0].message}", (failure.text or "").splitlines()[2]]
+    assert len(text.splitlines()) == 22
+    frame = outcomes.frame[(outcomes.frame["attack"] != "pgd") | (outcomes.frame["index"] != 26)]
+    check, _ = checks_of(Audit(Outcomes(frame, outcomes.meta)), thresholds("worst(all) < 0.6"))
+    assert (check.status, check.images[-2:]) == ("failed", ("misclassified: 19.png", "and 5 more"))
+
+
 def test_what_is_not_evaluated_is_undecided() -> None:
     checks = checks_of(an_audit(incomplete=True), thresholds("worst(all) < 0.6"))
     assert [check.status for check in checks] == ["failed", "undecided"]
@@ -68,8 +99,32 @@ def test_junit(tmp_path: Path) -> None:
     assert [[part.tag for part in case] for case in suite] == [["failure"], ["error"], ["system-out"]]
     assert suite[0].attrib == {"classname": "classwise.mine", "name": "worst(all) < 0.6: c<a>t"}
     assert suite[1].attrib["name"].endswith("dog⟨U+0007⟩")
-    name, message = (suite[0][0].text or "").splitlines()
+    name, message, image = (suite[0][0].text or "").splitlines()
+    assert image == "misclassified: image 1"
     assert (name, message) == (suite[0].attrib["name"], suite[0][0].attrib["message"])
+
+
+def test_a_condition_on_any_class_is_a_case_per_class_and_method(tmp_path: Path) -> None:
+    labels = [0] * 20 + [1] * 30
+    new = [1] * 14 + [0] * 6 + [1] * 29 + [0]
+    names = ["cat", "dog", "owl"]
+    comparison = cw.compare(
+        {name: Audit(Outcomes.from_predictions(labels, pgd, {}, names)) for name, pgd in (("a", labels), ("b", new))},
+        attack="clean",
+    )
+    texts = ("any(clean).high < 0", "worst(clean) < -90%")
+    conditions = {text: ChangeThreshold.parse(text) for text in texts}
+    losses = {text: {"b": condition.smallest_losses(comparison, "b")} for text, condition in conditions.items()}
+    checks = change_checks(comparison, conditions, losses)
+    assert [(check.name, check.status) for check in checks] == [
+        ("any(clean).high < 0: b: cat", "failed"),
+        ("any(clean).high < 0: b: dog", "passed"),
+        ("worst(clean) < -90%: b", "passed"),
+    ]
+    assert "could have failed" not in checks[0].message
+    assert checks[1].message.endswith(
+        "required: at least 0 points; smallest loss of dog that could have failed this: 23.3 points"
+    )
 
 
 def sarif(path: Path, checks: list[Check], warnings: Any = ()) -> dict[str, Any]:

@@ -195,19 +195,19 @@ def _measures(made: Compared, name: str, cells: dict[str, Cell]) -> None:
     assert cells["worst class"].text == made.lowest(name)[0]
     for head in ("overall", "worst"):
         _mean(cells[head], made.rows[name][head], np.array([run[head].value for run in made.runs[name]]))
-    for head in ("clean", "worst 20 %", "MCD", "CV", "NRR", "HMW"):
+    for head in ("clean", "worst 20 %", "MCD", "class-wise variance", "NRR", "HMW"):
         value, cell = made.rows[name][head], cells[head]
-        scale, rounded = (1e4, value.value >= 0.01) if head == "CV" else (100.0, False)
+        scale, rounded = (1e4, value.value >= 0.01) if head == "class-wise variance" else (100.0, False)
         if math.isnan(value.value):
             assert cell == ("–", "")
             continue
         assert near(cell.text, scale * value.value, int(not rounded))
         if made.number(name) > 1:
             deviation = made.deviation(name, head)
-            digits = int(not (head == "CV" and deviation >= 0.01))
+            digits = int(not (head == "class-wise variance" and deviation >= 0.01))
             assert near(cell.span.removeprefix("± "), scale * deviation, digits)
         else:
-            digits = int(not (head == "CV" and value.high >= 0.01))
+            digits = int(not (head == "class-wise variance" and value.high >= 0.01))
             assert is_span(cell.span, value, scale=scale, digits=digits)
 
 
@@ -217,7 +217,7 @@ def _terminal(made: Compared, comparison: Comparison) -> None:
     assert isinstance(table, TextTable)
     percents = f"{100 - 100 * made.alpha:g} %"
     heads = ["method", "seeds", "n", "clean", "overall", percents, "worst", percents, "worst class"]
-    assert list(table.columns) == [*heads, "worst 20 %", "CV", "MCD", "asymmetry", "target share"]
+    assert list(table.columns) == [*heads, "worst 20 %", "class-wise variance", "MCD", "asymmetry", "target share"]
     for name, line in zip(made.correct, table.rows, strict=True):
         row = made.rows[name]
         assert line[:3] == (name, made.number(name), len(made.ids))
@@ -227,7 +227,7 @@ def _terminal(made: Compared, comparison: Comparison) -> None:
             (4, "overall", 100),
             (6, "worst", 100),
             (9, "worst 20 %", 100),
-            (10, "CV", 1e4),
+            (10, "class-wise variance", 1e4),
             (11, "MCD", 100),
         ):
             assert near(str(line[place]), scale * row[head].value)

@@ -114,7 +114,7 @@ def test_all_outputs_have_the_same_words(tmp_path: Path, capsys: pytest.CaptureF
         ("worst(pgd) <= -5%", r"-12\.5 points; 120 images; 95 % interval .* points; required: more than -5 points$"),
         (
             "cat(pgd).high < 0.2",
-            r"[+-]\d+\.\d points; 40 images; 95 % interval .* points; required: at least 20 points$",
+            r"[+-]\d+\.\d points; 40 images; 95 % interval .* around a change of \S+; required: at least 20 points$",
         ),
         ("mcd(pgd) > -1", r"-12\.5 points; 120 images; required: at most -100 points$"),
         ("cv(pgd) > -1", r"[+-]\d+\.\d percent squared; 120 images; required: at most -10000 percent squared$"),
@@ -124,3 +124,22 @@ def test_changes_are_in_points(condition: str, words: str) -> None:
     comparison = cw.compare({"first": audit(), "second": audit((15, 5, 20))}, attack="pgd")
     text = change_text(comparison, "second", ChangeThreshold.parse(condition))
     assert re.match(words, text), text
+
+
+@pytest.mark.parametrize(
+    ("condition", "words"),
+    [
+        ("any(pgd).high < -30%", "smallest loss in one class that could have failed this: 55.0 points"),
+        ("overall(pgd).high < -30%", "smallest loss overall that could have failed this: 40.0 points"),
+        ("worst(pgd).high < -1%", "smallest loss of the worst class that could have failed this: 15.0 points"),
+        ("dog(pgd).high < -90%", "no loss of dog could have failed this with these images"),
+        ("any(pgd).low < -1%", "with these images it also fails without any change"),
+        ("any(pgd).high < 0", ""),  # it is met
+        ("any(pgd) < -99%", ""),
+    ],
+)
+def test_a_change_names_the_loss_that_could_have_failed(condition: str, words: str) -> None:
+    comparison = cw.compare({"first": audit(), "second": audit((15, 5, 20))}, attack="pgd")
+    threshold = ChangeThreshold.parse(condition)
+    text = change_text(comparison, "second", threshold, threshold.smallest_losses(comparison, "second"))
+    assert text.partition("; required: ")[2].partition("; ")[2] == words

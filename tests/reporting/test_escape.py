@@ -98,7 +98,7 @@ ATTRIBUTES = frozenset(
     re.findall(
         r"\S+",
         "lang charset name content class id scope open viewbox width height role aria-label x y rx cx cy r d opacity "
-        "font-size text-anchor font-weight transform xmlns href tabindex",
+        "font-size text-anchor font-weight transform xmlns href tabindex data-head",
     )
 )
 

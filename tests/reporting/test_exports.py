@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from classwise.auditing.compare.compare import compare
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
+from classwise.core.files.csv_files import original_text
 from classwise.reporting import export
 from classwise.reporting.exports.export import file_name
 from tests.refusals import check_refused
@@ -29,6 +34,28 @@ def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_pa
     assert (classes["all_low"] < classes["all"]).all()
     assert pd.read_csv(tmp_path / "confusion-all.csv").set_index("truth").loc["cat", "airplane"] == 90
     assert "| **cat** | **100** |" in (tmp_path / "classes.md").read_text(encoding="utf-8")
+
+
+def test_a_row_for_each_image(tmp_path: Path) -> None:
+    names = ["=1+1", 'a,"b"\r\n.png', None]
+    outcomes = Outcomes.from_predictions([0, 1, 1], [0, 1, 0], {"pgd": [1, 1, 0]}, ["cat", "dog"], image_names=names)
+    outcomes = outcomes.add_groups("light", [0, 1, 1], ["dark", "-bright"])
+    frame = outcomes.frame
+    missing = frame.assign(prediction=frame["prediction"].mask((frame["attack"] == "pgd") & (frame["index"] == 2)))
+    audit = Audit(Outcomes(missing, outcomes.meta))
+    export(audit, tmp_path, ("csv", "md"))
+    assert not (tmp_path / "images.md").exists()
+    head, *rows = csv.reader(io.StringIO((tmp_path / "images.csv").read_bytes().decode(), newline=""))
+    assert head[:4] == ["index", "name", "class", "light"]
+    assert [[*map(original_text, row[1:4])] for row in rows] == [
+        ["=1+1", "cat", "dark"], [names[1], "dog", "-bright"], ["", "dog", "-bright"],
+    ]  # fmt: skip
+    assert rows[0][1] == "'=1+1"
+    table = pd.read_csv(tmp_path / "images.csv")
+    for name in audit.names:
+        assert table[name].mean() == audit.by_attack.loc[name, "overall"]
+    assert table["pgd_predicted"].tolist()[:2] == ["dog", "dog"]
+    assert table["pgd_predicted"].isna().tolist() == [False, False, True]
 
 
 @pytest.mark.slow

@@ -37,6 +37,7 @@ from classwise.reporting import formatting
         (formatting.listed(["cat"]), "cat"),
         (formatting.listed(["cat", "deer", "dog"]), "cat, deer and dog"),
         (formatting.listed(list("abcde"), 2), "a, b and 3 more"),
+        (formatting.listed(list("abc"), 2), "a, b and c"),
         (formatting.measured(0.142, 0.121, 0.165, 1000), "14.2\u00a0% of 1,000 (95\u00a0% interval 12.1–16.5\u00a0%)"),
     ],
 )

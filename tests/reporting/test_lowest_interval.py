@@ -162,7 +162,8 @@ def test_builds(audit: Audit, ends: tuple[float, float], tmp_path: Path) -> None
     write_junit(tmp_path / "junit.xml", checks_of(audit, thresholds), "mine")
     written = (tmp_path / "junit.xml").read_text(encoding="utf-8")
     basis = f"(100 images of kind6; {NAME} {100 * ends[0]:.1f}–{100 * ends[1]:.1f} %); required: at least 90 %"
-    assert f"worst.low under all is {100 * ends[0]:.1f} % {basis}" in written
+    low = f"{100 * ends[0]:.1f}"
+    assert f"lower end of kind6 under all is {low} % (100 images; 95 % interval {low}–" in written
     assert f"worst.high under all is {100 * ends[1]:.1f} % {basis}" in written
     lines = _message(audit, [thresholds[texts[0]]]).splitlines()
     assert lines[1] == f"  worst under all is 47.0 % {basis}"

@@ -85,6 +85,13 @@ def test_examples_of_the_worst_class_show_misclassified_images_first(make_audit:
         "Image 300, pgd: correctly classified as cat"
     )
     assert "amplified 16 times" in text
+    names = {302: "cat/<b>\u202e.png", 300: f"{'x' * 99}/a.png"}
+    frame = plain.outcomes.frame.assign(name=plain.outcomes.frame["index"].map(names))
+    named = Audit(Outcomes(frame, plain.outcomes.meta), artifacts=saved_examples())
+    text = visible(report(named, tmp_path / "named.html"))
+    assert "Image 302 (cat/<b>⟨U+202E⟩.png), pgd: misclassified as airplane" in text
+    assert f"Image 300 (…{'x' * 53}/a.png), pgd: correctly classified as cat" in text
+    assert "Image 301, pgd" in text
     many = Audit(plain.outcomes, artifacts=saved_examples(MAX_EXAMPLES + 3))
     assert visible(report(many, tmp_path / "b.html")).count("pgd: misclassified as airplane") == MAX_EXAMPLES
 

@@ -150,6 +150,16 @@ def test_the_text_of_a_result(name: str) -> None:
     assert prose(RESULTS[name]()) == (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
 
 
+def test_a_page_by_groups_says_nothing_about_the_selection_of_classes(tmp_path: Path) -> None:
+    warnings = (AuditWarning("same-images", "2 classes may be the worst.", 0.1),)
+    by_class = counted(20, 24, 9, 10, warnings=warnings, **SUPERCLASSES)
+    by_group = dataclasses.replace(by_class, group="superclass")
+    for audit, said in ((by_class, True), (by_group, False)):
+        page = report(audit, tmp_path / "page.html").read_text(encoding="utf-8")
+        assert ("2 classes may be the worst." in page) == ("2 classes may be the worst." in text(audit)) == said
+        assert ("Accuracy per class under every attack" in page) == said
+
+
 def test_groups_without_a_name_are_called_groups() -> None:
     assert formatting.lowest_interval_name(0.05, "group").endswith("lowest group accuracy, whichever group it is")
     assert [formatting.plural(kind) for kind in (None, "group", "camera")] == ["classes", "groups", "camera groups"]
@@ -172,7 +182,7 @@ def test_sentences_agree_with_rare_facts() -> None:
     assert uncertainty(facts)[0].endswith(
         "Each of the other 3 is significantly more accurate than at least one class of lower accuracy."
     )
-    _, within, *_, blank = (sentence.replace("\u00a0", " ") for sentence in confusion_sentences(facts))
+    _, _, within, *_, blank = (sentence.replace("\u00a0", " ") for sentence in confusion_sentences(facts))
     assert within.startswith("Of 1 error over all classes, 100.0 % is within the true superclass (95 % interval 20.0–1")
     assert blank == ("1 misclassified image has no prediction (non-finite logits) and is not counted in the matrices.")
 

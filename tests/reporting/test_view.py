@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 import unicodedata
@@ -11,6 +12,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -18,9 +20,12 @@ from PIL import Image
 import classwise as cw
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import IncompleteError
+from classwise.reporting.viewer import data as viewer_data
 from classwise.reporting.viewer import sprites
 from classwise.reporting.viewer.data import shown_images
+from classwise.reporting.viewer.notes import images_digest
 from classwise.reporting.viewer.sprites import Tiles, differences, quality_of, sheet, small
+from classwise.stats.intervals import proportion_interval
 from tests.hostile.names import hostile_names
 from tests.refusals import check_refused
 
@@ -71,12 +76,73 @@ def test_two_audits_are_compared_on_the_same_images(tmp_path: Path) -> None:
     check_refused("images", cw.view, [before, audit_of(per_class=90)], tmp_path / "other")
 
 
+def grouped_audit(**options: Any) -> cw.Audit:
+    """An audit with two groupings of its images and a name for each."""
+    outcomes = audit_of(**options).outcomes
+    rows = np.arange(len(outcomes))
+    outcomes = outcomes.add_groups("light", rows % 2, ["dark", "bright"]).add_groups("site", rows % 7 // 3, [*"abc"])
+    names = [f"{outcomes.class_names[label]}/{row}.png" for row, label in zip(rows, outcomes.labels, strict=True)]
+    return cw.Audit(with_names(outcomes, names))
+
+
+def with_names(outcomes: Outcomes, names: list[str]) -> Outcomes:
+    by_index = dict(zip(outcomes.index, names, strict=True))
+    return Outcomes(outcomes.frame.assign(name=outcomes.frame["index"].map(by_index)), outcomes.meta)
+
+
+@pytest.mark.parametrize("group", [None, "site"])
+def test_crossings_agree_with_the_tables(tmp_path: Path, group: str | None) -> None:
+    first, second = (dataclasses.replace(grouped_audit(seed=seed), group=group) for seed in (0, 1))
+    content = content_of(cw.view({"a": first, "b": second}, tmp_path / "site"))
+    sides = [group or "class", *(grouping["name"] for grouping in content["groupings"])]
+    assert sides == ([*("class", "light", "site")] if group is None else [*("site", "class", "light")])
+    found = content["crossings"]
+    cells = {key: place for place, key in enumerate(found["keys"])}
+    assert len(cells) == len(found["keys"]) == (4 + 1) * (2 + 1) * (3 + 1) - 1  # any group, but of all groupings
+    for model, audit in enumerate((first, second)):
+        outcomes = audit.outcomes
+        table = pd.DataFrame({side: outcomes.grouping(side).ids for side in sides})
+        for name in outcomes.names:
+            about = found["accuracy"][model][name]
+            for key, place in cells.items():
+                chosen = [(side, int(held)) for side, held in zip(sides, key.split(","), strict=True) if held]
+                member = np.all([table[side] == held for side, held in chosen], axis=0)
+                assert (found["n"][place], about["correct"][place]) == (
+                    member.sum(),
+                    outcomes.correct(name)[member].sum(),
+                )
+            low, high = proportion_interval(about["correct"], found["n"])
+            np.testing.assert_allclose((about["low"], about["high"]), (low, high), atol=1e-4)
+    assert content["files"] == [first.outcomes.image_names[index] for index in content["index"]]
+
+
+def test_crossings_are_of_all_images_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = grouped_audit(per_class=300)
+    monkeypatch.setattr(viewer_data, "MAX_CELLS", 30)
+    found = viewer_data.crossings({"a": audit})
+    assert sum(found["n"][:4]) == len(audit.outcomes)
+    assert len(found["keys"]) == 4 + 2 + 3 + 4 * 2 + 4 * 3  # not those of light and site, and of all three
+    monkeypatch.setattr(viewer_data, "MAX_GROUPS", 2)
+    assert [*viewer_data.other_groupings(audit)] == ["light"]
+    assert viewer_data.crossings({"a": audit_of()}) == {}
+    assert content_without_groupings() == {"groupings": [], "files": None, "crossings": {}}
+
+
+def content_without_groupings() -> dict[str, Any]:
+    audit = audit_of()
+    content = viewer_data.viewer_data({"a": audit}, shown_images([audit])[0])
+    return {key: content[key] for key in ("groupings", "files", "crossings")}
+
+
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     given = (name for name in hostile_names(Random(0)) if name.strip())
     names = {unicodedata.normalize("NFC", " ".join(name.split())): name for name in given}
     hostile = ("</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "__proto__", '"); //')
     names |= dict(zip(hostile, hostile, strict=True))
     audit = audit_of(len(names), 4, tuple(names.values()), meta={"model": "<b>m</b>\u202e", "data": "</title>"})
+    outcomes, files = audit.outcomes, itertools.cycle(filter(None, names.values()))
+    outcomes = outcomes.add_groups("<b>site</b>\u202e", outcomes.index % len(names), [*names.values()])
+    audit = cw.Audit(with_names(outcomes, [*itertools.islice(files, len(outcomes))]))
     page = cw.view({"<i>a</i>\u2028": audit}, tmp_path)
     content, html = content_of(page), page.read_text(encoding="utf-8")
     assert len(set(content["groups"])) == len(names)
@@ -144,6 +210,50 @@ def test_large_images_are_reduced_and_compressed_to_fit() -> None:
     assert len(sheet(pixels, quality)) <= exact // 4
     moved, factor = differences(Tiles(np.arange(0, 40, 2), pixels[::2] // 2), tiles)
     assert (len(moved.pixels), factor) == (20, 127.5 / (pixels[::2] - pixels[::2] // 2).max())
+
+
+def test_notes_are_read_from_the_folders_of_the_audits(tmp_path: Path) -> None:
+    audits = [cw.Audit.load(audit_of(per_class=20, seed=seed).save(tmp_path / str(seed))) for seed in (0, 1)]
+    assert content_of(cw.view(audits[0]))["notes"] == notes_of(audits[0])
+    first = notes_of(audits[0], {"index": 3, "tags": ["blurred"], "text": "<b>\n\u202e"})
+    second = notes_of(audits[0], {"index": 3, "name": "3.png", "tags": [], "text": "a truck"})
+    for audit, notes in zip(audits, (first, second), strict=True):
+        assert audit.path is not None
+        (audit.path / "notes.json").write_text(json.dumps(notes))
+    found = content_of(cw.view(audits, tmp_path / "site"))["notes"]
+    assert found == {**first, "notes": [*first["notes"], *second["notes"]]}
+    assert content_of(cw.view(audits[1]))["notes"] == second
+
+
+def notes_of(audit: cw.Audit, *notes: dict[str, Any]) -> dict[str, Any]:
+    return {"schema_version": 1, "images": images_digest(audit.outcomes), "notes": [*notes]}
+
+
+def test_notes_are_on_the_audited_images() -> None:
+    outcomes, (audit, images) = audit_of().outcomes, sample_images(audit_of())
+    digest = images_digest(outcomes)
+    assert images_digest(audit.outcomes) == images.fingerprint()
+    assert digest == images_digest(audit_of(seed=1).outcomes)
+    assert digest != images_digest(audit_of(per_class=20).outcomes)
+    assert digest != images_digest(Outcomes(outcomes.frame.assign(index=outcomes.frame["index"] + 1), outcomes.meta))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": "0" * 64}, "notes on other images than those of"),
+        ({"notes": [{"index": 80, "tags": [], "text": ""}]}, "notes on other images than those of"),
+        ({"notes": [{"index": 0, "tags": "blurred", "text": ""}]}, r"is damaged \(notes.0.tags"),
+        ({"notes": [{"index": 0, "tags": []}]}, r"is damaged \(notes.0.text is missing"),
+        ({"schema_version": 2}, "schema_version 2 is newer than the 1 supported here"),
+    ],
+)
+def test_notes_that_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    audit = audit_of(per_class=20)
+    folder = audit.save(tmp_path / "a")
+    (folder / "notes.json").write_text(json.dumps({**notes_of(audit), **changes}))
+    check_refused(message, cw.view, folder)
+    assert not (folder / "view").exists()
 
 
 def test_folders_and_incomplete_audits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,8 @@ def probability(value: float) -> str:
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Join names: ``cat, deer and dog``; names beyond ``limit`` are counted: ``cat, deer and 3 more``."""
-    if len(names) > limit:
+    """Join names: ``cat, deer and dog``; two or more beyond ``limit`` are counted: ``cat, deer and 3 more``."""
+    if len(names) > limit + 1:
         return f"{', '.join(names[:limit])} and {len(names) - limit} more"
     if len(names) < 2:
         return "".join(names)

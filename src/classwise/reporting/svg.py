@@ -6,6 +6,7 @@ drawing follows the theme of its page. The output is deterministic.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import unicodedata
@@ -219,12 +220,14 @@ def width_of(text: str, size: float, *, bold: bool = False) -> float:
 
 def shorten(text: str, letters: int) -> str:
     """Truncate a text to the width of ``letters`` small Latin letters, with an ellipsis."""
-    if width_of(text, 1) <= LETTER * letters + 1e-9:
+    width, room = LETTER * letters + 1e-9, LETTER * (letters - 1) + 1e-9
+    places = [*itertools.takewhile(lambda place: place <= width, itertools.accumulate(map(_letter_width, text)))]
+    if len(places) == len(text):
         return text
-    room, places = LETTER * (letters - 1) + 1e-9, itertools.accumulate(map(_letter_width, text))
-    return "".join(letter for letter, place in zip(text, places, strict=True) if place <= room).rstrip() + "…"
+    return text[: sum(place <= room for place in places)].rstrip() + "…"
 
 
+@functools.lru_cache(4096)
 def _letter_width(letter: str) -> float:
     """Width of a letter relative to the font size; letters of wide scripts, such as Chinese, are squares."""
     if unicodedata.combining(letter):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
+from classwise.auditing.training_run import run_of
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
-from classwise.reporting.training_run import run_of
 from classwise.training.loggers.base import Logger
 
 

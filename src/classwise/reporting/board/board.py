@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from classwise.auditing.compare.comparability import Named, check_alike
+from classwise.auditing.compare.sources import as_list
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import Level, checked
@@ -75,7 +76,7 @@ def board(
 
 
 def _all(sources: Sequence[Source] | Source) -> list[Candidate | Published]:
-    return [entry for source in ([sources] if isinstance(sources, Source) else sources) for entry in read(source)]
+    return [entry for source in as_list(sources) for entry in read(source)]
 
 
 def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:

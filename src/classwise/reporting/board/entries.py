@@ -192,10 +192,6 @@ class Entry:
             raise IncompleteError(
                 f"{name} is {what}, and a leaderboard needs all verdicts; {audit.outcomes.completion}"
             )
-        if meta.not_applicable and not meta.robustness_evaluated:
-            raise IncompleteError(
-                f"{name} has no robust accuracy: not applicable to its model: {', '.join(meta.not_applicable)}"
-            )
         clean = tuple(audit.outcomes.counts(CLEAN).correct.tolist()) if CLEAN in audit.names else None
         return Entry(
             name=name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from classwise.training.folder import Run, runs_in
 
 T = TypeVar("T")
 ACCEPTED = "an audit, a run, a folder of these, a sweep, board.json, or a JSON file for or from RobustBench"
-Source = Audit | str | Path
+Source = Audit | str | os.PathLike[str]
 """What `classwise.board` reads; a text is a path."""
 
 

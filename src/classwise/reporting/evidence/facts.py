@@ -7,9 +7,11 @@ on the policy and the folders of the audits only, so that it can be computed aga
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NotRequired, cast
@@ -20,19 +22,24 @@ import yaml
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.criteria.policy import Policy
+from classwise.auditing.criteria.thresholds import ENDS, Threshold
 from classwise.auditing.guards.budget import GUARDS
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.table import ALL, CLEAN
-from classwise.auditing.run.audit_folder import read_about
+from classwise.auditing.run.audit_folder import ABOUT, read_about
+from classwise.auditing.run.requirements import lacking, lacking_guards
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.settings.config import spec_text
 from classwise.core.settings.docstrings import docstring
 from classwise.core.version import __version__
+from classwise.reporting import formatting
+from classwise.reporting.evidence.supplements import Supplement
 from classwise.reporting.exports.builds import Status, check_of
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.facts.condition_text import measured
-from classwise.reporting.facts.provenance import settings_of, spec_text
+from classwise.reporting.facts.provenance import settings_of
 from classwise.reporting.facts.sentences import caveats
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import ClassCounts
@@ -51,13 +58,26 @@ NOT_EXCLUDED = (
     "Earlier runs whose results were not kept, and a policy written after them.",
     "Selection of this model from several by their accuracy on these images.",
     "Statements of the policy that are wrong; classwise copies them without a check.",
+    "Dates that were changed; they are those of the clock of the machine.",
 )
 """What no guard can exclude."""
+MOST_CROSSED = 200
+"""Maximum number of classes within groups that are listed."""
 ABSORBING = 3
 """Maximum number of classes listed that absorb the misclassifications of a class."""
 
+RECORD = ("name", "model", "environment", "settings", "others", "criteria_recorded")
+"""The entries of an audit that a repetition of it may change."""
+ALPHA = 0.05
+"""A policy requires intervals of at least this confidence, 1 minus it."""
+COLUMNS = ("attack", "index", "label", "prediction", "correct", "status")
+"""The columns of the outcomes that decide."""
+
 Json = dict[str, Any]
-Excluded = Literal["no finding", "warning", "undecided", "not run"]
+Verdict = Literal["passed", "failed", "undecided", "not as required"]
+"""That of an audit, and of a report: the first of `VERDICTS` that holds for one of its audits."""
+VERDICTS: tuple[Verdict, ...] = ("failed", "not as required", "undecided", "passed")
+Excluded = Literal["checked", "not applicable", "no finding", "warning", "undecided", "not run"]
 
 
 class Proportion(TypedDict):
@@ -84,7 +104,7 @@ class ClassFacts(TypedDict):
 
 
 class ConfusionFacts(TypedDict):
-    """The misclassified images of a class under all attacks, and the classes that absorb most of them."""
+    """The images of a class that at least one attack misclassifies, and the classes that absorb most of them."""
 
     name: str
     errors: int
@@ -113,10 +133,16 @@ class GuardFacts(TypedDict):
 
 
 class CriterionFacts(TypedDict):
-    """A criterion, a condition that must be false: ``passed``, ``failed`` or ``undecided``."""
+    """A criterion, a condition that must be false: ``passed``, ``failed`` or ``undecided``.
+
+    ``on_estimate``: it is on the measured value, and not on an end of its interval, ``low`` or ``high``; ``at_end`` is
+    then its status at the end that decides against it, null without an interval.
+    """
 
     fails_if: str
     status: Status
+    on_estimate: bool
+    at_end: Status | None
     low: float | None
     high: float | None
     n: int | None
@@ -124,10 +150,25 @@ class CriterionFacts(TypedDict):
     detail: str
 
 
-class AuditFacts(TypedDict):
-    """An audit of one model; with a ``group``, ``classes`` are its groups of images."""
+class OtherFacts(TypedDict):
+    """Another audit with the same policy, in a folder beside that of an audit; ``date``: when it began."""
 
     name: str
+    date: str
+    result: Verdict | Literal["cannot be read"]
+
+
+class AuditFacts(TypedDict):
+    """An audit of one model; with a ``group``, ``classes`` are its groups, and ``crossed`` the classes in each of them.
+
+    ``outcomes_sha256`` is the digest of what decides (`outcomes_digest`).
+    """
+
+    name: str
+    verdict: Verdict
+    not_as_required: list[str]
+    others: list[OtherFacts]
+    outcomes_sha256: str
     model: str
     model_sha256: str
     code: NotRequired[dict[str, dict[str, str]]]
@@ -142,6 +183,7 @@ class AuditFacts(TypedDict):
     group: str | None
     overall: ClassFacts
     classes: list[ClassFacts]
+    crossed: list[ClassFacts] | None
     confusion: list[ConfusionFacts] | None
     absorbed: dict[str, int] | None
     attacks: list[AttackFacts]
@@ -159,13 +201,16 @@ class EvidenceFacts(TypedDict):
     schema_version: int
     kind: Literal["evidence"]
     classwise: str
+    number: str
+    date: str
     policy: dict[str, Any]
     criteria_recorded: bool
     criteria_sentence: str
-    verdict: Status
+    verdict: Verdict
     meaning: str
     not_excluded: list[str]
     audits: list[AuditFacts]
+    supplements: list[Supplement]
     standards_date: str
     standards: list[dict[str, Any]]
 
@@ -187,37 +232,120 @@ def standards() -> Json:
     return content
 
 
-def evidence_facts(audits: Sequence[Audit], policy: Policy) -> EvidenceFacts:
+def evidence_facts(
+    audits: Sequence[Audit], policy: Policy, date: dt.datetime, supplements: Sequence[Supplement] = ()
+) -> EvidenceFacts:
     """Compute the content of ``evidence.json``.
 
     Args:
         audits: audits that are in folders.
         policy: the policy.
+        date: of the report.
+        supplements: further results on the audited models.
 
     Raises:
-        ClasswiseError: if the outcomes of an audit are of another model or other images than its record.
+        ClasswiseError: if the outcomes of an audit are of another model or other images than its record, or a further
+            result is of a model that is not audited.
     """
-    about = [_audit_facts(audit, policy) for audit in audits]
-    statuses = {criterion["status"] for facts in about for criterion in facts["criteria"]}
+    models = {audit.outcomes.meta.model_hash for audit in audits}
+    for supplement in supplements:
+        if supplement["model_sha256"] not in models:
+            name = f"{supplement['kind']} {supplement['name']}"
+            raise ClasswiseError(f"the {name} is of a model that no audit of the report has; omit it")
+    about = [_audit_facts(audit, policy, date) for audit in audits]
+    folders = {audit.path.resolve() for audit in audits if audit.path is not None}
+    for facts, audit in zip(about, audits, strict=True):
+        facts["others"] = _others(audit, policy, date, folders)
     recorded = all(facts["criteria_recorded"] for facts in about)
+    identity = policy.digest + "".join(facts["outcomes_sha256"] for facts in about) + json.dumps([*supplements])
     found: EvidenceFacts = {
         "schema_version": SCHEMA_VERSIONS["evidence"],
         "kind": "evidence",
         "classwise": __version__,
+        "number": f"{date:%Y%m%d}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}",
+        "date": date.isoformat(timespec="seconds"),
         "policy": dataclasses.asdict(policy),
         "criteria_recorded": recorded,
         "criteria_sentence": BEFORE if recorded else AFTER,
-        "verdict": next((status for status in ("failed", "undecided") if status in statuses), "passed"),
+        "verdict": min((facts["verdict"] for facts in about), key=VERDICTS.index),
         "meaning": MEANING,
         "not_excluded": [*NOT_EXCLUDED],
         "audits": about,
+        "supplements": [*supplements],
         "standards_date": standards()["date"],
         "standards": standards()["standards"],
     }
-    return cast("EvidenceFacts", json.loads(json.dumps(found)))
+    return cast("EvidenceFacts", json.loads(json.dumps(found, default=str)))
 
 
-def _audit_facts(audit: Audit, policy: Policy) -> AuditFacts:
+def outcomes_digest(audit: Audit) -> str:
+    """SHA-256 of what decides: the outcomes, the settings, the guards, and the identity of model and images.
+
+    It is that of JSON text with sorted keys and without spaces, and does not depend on files, dates and durations: an
+    audit that is repeated bit for bit has the same.
+    """
+    meta = audit.outcomes.meta
+    frame = audit.outcomes.frame[[*COLUMNS]].sort_values([*COLUMNS[:2]])
+    columns = {name: frame[name].astype(str).tolist() for name in COLUMNS}
+    stated = json.loads(meta.to_json())
+    kept = {key: value for key, value in stated.items() if key not in ("notes", "model", "policy")}
+    guards = {
+        "warnings": sorted(warning.name for warning in audit.warnings),
+        "without_result": [] if audit.guards is None else sorted(audit.guards.without_result),
+        "mode": None if audit.guards is None else audit.guards.mode,
+    }
+    content = {"meta": kept, "alpha": audit.alpha, "group": audit.group, "guards": guards, "outcomes": columns}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def not_as_required(audit: Audit, policy: Policy, date: dt.datetime) -> list[str]:
+    """What an audit lacks of a policy, a sentence for each; empty if it is as required.
+
+    Args:
+        audit: the audit.
+        policy: the policy.
+        date: of the report, by which the policy must be valid.
+    """
+    counts = audit.outcomes.bounds(ALL).count
+    found = lacking(policy, audit.outcomes.meta, counts) + lacking_guards(policy, audit.warnings, audit.guards)
+    if audit.alpha > ALPHA:
+        level, least = (formatting.level(value) for value in (audit.alpha, ALPHA))
+        found.append(f"Intervals hold with {level} confidence, and must with at least {least}.")
+    if date.date() > policy.validity.until:
+        found.append(f"The policy was valid until {policy.validity.until}, and the report is of {date:%Y-%m-%d}.")
+    return found
+
+
+def _verdict(criteria: Sequence[CriterionFacts], lacks: Sequence[str]) -> Verdict:
+    found: set[Verdict] = {row["status"] for row in criteria}
+    return min(found | ({"not as required"} if lacks else set()), key=VERDICTS.index)
+
+
+def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[Path]) -> list[OtherFacts]:
+    """The other audits beside an audit that have recorded the same policy, whatever their result is."""
+    assert audit.path is not None
+    rows: list[OtherFacts] = []
+    for marker in sorted(audit.path.resolve().parent.glob(f"*/{ABOUT}")):
+        result: Verdict | Literal["cannot be read"] = "cannot be read"
+        began = ""
+        try:
+            about = read_about(marker.parent)
+            if marker.parent in known or about.get("policy") != policy.digest:
+                continue
+            began = about.get("environment", {}).get("date", "")
+            other = Audit.load(marker.parent)
+            criteria = [_criterion(other, text) for text in policy.fail_if]
+            result = _verdict(criteria, not_as_required(other, policy, date))
+        except IncompleteError:
+            result = "undecided"
+        except ClasswiseError:
+            pass
+        rows.append({"name": marker.parent.name, "date": began, "result": result})
+    return rows
+
+
+def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:
+    criteria, lacks = [_criterion(audit, text) for text in policy.fail_if], not_as_required(audit, policy, date)
     meta, complete = audit.outcomes.meta, audit.complete
     summary = AuditSummary.of(audit) if complete else None
     clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
@@ -225,6 +353,10 @@ def _audit_facts(audit: Audit, policy: Policy) -> AuditFacts:
     possibly = None if summary is None else summary.worst_candidates
     return {
         "name": audit.name,
+        "verdict": _verdict(criteria, lacks),
+        "not_as_required": lacks,
+        "others": [],
+        "outcomes_sha256": outcomes_digest(audit),
         "model": meta.model,
         "model_sha256": meta.model_hash,
         **cast("AuditFacts", {} if meta.code is None else {"code": meta.code}),
@@ -239,13 +371,14 @@ def _audit_facts(audit: Audit, policy: Policy) -> AuditFacts:
         "group": audit.group,
         "overall": _rows(["all images"], _total(clean), _total(robust), audit.alpha, None)[0],
         "classes": _rows(audit.group_names, clean, robust, audit.alpha, possibly),
+        "crossed": _crossed(audit) if complete and audit.group is not None else None,
         "confusion": None if summary is None else _confusion(summary),
         "absorbed": None if summary is None else _absorbed(summary),
         "attacks": _attacks(audit),
         "warnings": [warning.sentence for warning in audit.warnings],
         "caveats": caveats(audit),
         "guards": _guards(audit),
-        "criteria": [_criterion(audit, text) for text in policy.fail_if],
+        "criteria": criteria,
         "settings": [[name, text] for name, text in settings_of(audit)],
         "environment": dict(audit.environment),
     }
@@ -302,6 +435,21 @@ def _rows(
         }
         for label, name in enumerate(names)
     ]
+
+
+def _crossed(audit: Audit) -> list[ClassFacts] | None:
+    """The rows of the classes within each group; None if there are more than `MOST_CROSSED`."""
+    outcomes = audit.outcomes
+    classes, groups = outcomes.grouping(None), outcomes.grouping(audit.group)
+    cells, inverse = np.unique(np.stack([groups.ids, classes.ids]), axis=1, return_inverse=True)
+    if cells.shape[1] > MOST_CROSSED:
+        return None
+    names = [f"{groups.names[group]}: {classes.names[label]}" for group, label in cells.T.tolist()]
+
+    def counted(name: str) -> BoundedCounts:
+        return BoundedCounts.of(ClassCounts.from_labels(inverse.reshape(-1), outcomes.correct(name), len(names)))
+
+    return _rows(names, counted(CLEAN) if CLEAN in audit.names else None, counted(ALL), audit.alpha, None)
 
 
 def _proportions(counts: BoundedCounts, alpha: float) -> list[Proportion]:
@@ -367,7 +515,7 @@ def _guards(audit: Audit) -> list[GuardFacts]:
     report, warnings = audit.guards, {warning.name: warning.sentence for warning in audit.warnings}
     rows: list[GuardFacts] = []
     for name, guard in GUARDS.items():
-        result: Excluded = "no finding"
+        result: Excluded = "checked"
         detail = ""
         if name in warnings:
             result, detail = "warning", warnings[name]
@@ -375,24 +523,37 @@ def _guards(audit: Audit) -> list[GuardFacts]:
             result = "not run"
         elif name in report.undecided:
             result, detail = "undecided", report.undecided[name]
+        elif report.not_applicable is None:  # an audit of an earlier version
+            result = "no finding"
+        elif name in report.not_applicable:
+            result = "not applicable"
         problem = docstring(guard.function).partition("\n")[0].replace("``", "")
         rows.append({"name": name, "problem": problem, "result": result, "detail": detail})
     return rows
 
 
 def _criterion(audit: Audit, text: str) -> CriterionFacts:
-    from classwise.auditing.criteria.thresholds import Threshold
-
     threshold = Threshold.parse(text)
+    estimate = threshold.measure.partition(".")[2] not in ENDS
     try:
         check = check_of(audit, text, threshold)
         basis = measured(audit, threshold)
+        end = basis.low if threshold.comparison.startswith("<") else basis.high
     except ClasswiseError as error:  # not applicable, or undefined for these images
-        nothing: Mapping[str, None] = dict.fromkeys(("low", "high", "n", "correct"))
-        return cast("CriterionFacts", {"fails_if": text, "status": "undecided", **nothing, "detail": str(error)})
+        nothing = dict.fromkeys(("low", "high", "n", "correct"))
+        stated = {
+            "fails_if": text,
+            "status": "undecided",
+            "on_estimate": estimate,
+            "at_end": None,
+            "detail": str(error),
+        }
+        return cast("CriterionFacts", stated | nothing)
     return {
         "fails_if": text,
         "status": check.status,
+        "on_estimate": estimate,
+        "at_end": None if math.isnan(end) else "failed" if threshold.met_by(end) else "passed",
         "low": _number(basis.low),
         "high": _number(basis.high),
         "n": basis.images,

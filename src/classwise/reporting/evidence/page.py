@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from classwise.auditing.criteria.thresholds import ENDS, NEGATED, Threshold
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.requirements import EFFORT
 from classwise.reporting import formatting
-from classwise.reporting.evidence.facts import AuditFacts, CriterionFacts, EvidenceFacts, Proportion
+from classwise.reporting.evidence.facts import AuditFacts, CriterionFacts, EvidenceFacts, Proportion, Verdict
+from classwise.reporting.evidence.supplements import Supplement, SupplementRow
 from classwise.reporting.facts.provenance import code_settings
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
-VERDICTS = {"passed": "All criteria passed", "failed": "A criterion failed", "undecided": "A criterion is undecided"}
-SUPPORT = (
-    "Sections of this report may support the topics below. The report does not state that a requirement is met. Where "
-    "the text of a document is not public, its topics are those of a public notice."
+VERDICTS: Mapping[Verdict, str] = {
+    "passed": "All criteria passed",
+    "failed": "A criterion failed",
+    "undecided": "A criterion is undecided",
+    "not as required": "Not passed: the audit is not as the policy requires",
+}
+BOUND = "Robust accuracy is an upper bound, since other attacks may succeed."
+"""The first limit of every report."""
+CRITERIA = (
+    "A criterion has the interval of the one number that the policy named before the run. It is narrower than those of "
+    "the table of accuracies: they hold for all classes at once, so that a reader may choose a class after the run."
 )
-"""What the table of standards means."""
+"""How the intervals of criteria and of classes differ."""
+SUPPORT = (
+    "Criteria and sections of this report may support the topics below. The report does not state that a requirement "
+    "is met. Where the text of a document is not public, its topics are those of a public notice."
+)
+"""What the tables of standards mean."""
 BUDGETS = (
     "Passes are of single images, in total. In a cascade an attack runs on the images that survive the earlier ones, "
     "and images are correct if they survive all attacks so far."
@@ -33,10 +50,14 @@ def evidence_page(facts: EvidenceFacts) -> str:
     """
     policy = facts["policy"]
     threat, model, data, validity = (policy[name] for name in ("threat_model", "model", "data", "validity"))
+    guards = policy["guards"]
     context = {
         "version": facts["classwise"],
         "title": f"{policy['title']}: robustness evidence",
-        "over": ["classwise evidence", *dict.fromkeys(str(audit["threat"]) for audit in facts["audits"])],
+        "over": [
+            f"classwise evidence {facts['number']}",
+            *dict.fromkeys(str(audit["threat"]) for audit in facts["audits"]),
+        ],
         "headline": policy["title"],
         "lead": f"{VERDICTS[facts['verdict']]}. {facts['criteria_sentence']}",
         "population": "Intervals are for new images of the same classes, with the model fixed.",
@@ -49,19 +70,37 @@ def evidence_page(facts: EvidenceFacts) -> str:
             ("Radius", threat["radius"]),
             ("Why this radius", threat["why"]),
         ],
-        "model": [(name.capitalize(), model[name]) for name in ("architecture", "size", "provenance")],
+        "model": [
+            (key.capitalize(), model[key])
+            for key in ("architecture", "size", "provenance", "licence")
+            if model.get(key)
+        ],
         "data": [(name.capitalize(), data[name]) for name in ("source", "licence", "sampling")],
-        "audits": [_audit(audit) for audit in facts["audits"]],
+        "audits": [_audit(audit, facts) for audit in facts["audits"]],
+        "supplements": [supplement_table(found) for found in facts["supplements"]],
         "limits": policy["limits"],
+        "required": [
+            ("Attacks", ", ".join(policy["attacks"])),
+            ("Guards", guards if isinstance(guards, str) else ", ".join(guards) or "none"),
+            ("Precision", policy["precision"]),
+            ("Images", f"at least {data['images']:,}, and {data['images_per_class']:,} of each class"),
+            ("Images SHA-256", data["digest"]),
+            ("Split", data["split"]),
+            ("Options", ", ".join(f"{name} {value}" for name, value in policy["options"].items()) or "the defaults"),
+        ],
         "validity": [("Valid until", validity["until"]), ("Test again if", "; ".join(validity["retest_if"]))],
+        "criteria_note": CRITERIA,
+        "clauses": _clauses(facts),
         "standards": _standards(facts["standards"]),
         "support": f"{SUPPORT} As of {facts['standards_date']}.",
     }
     return render("evidence.html", context)
 
 
-def _audit(audit: AuditFacts) -> dict[str, Any]:
+def _audit(audit: AuditFacts, facts: EvidenceFacts) -> dict[str, Any]:
     """The parts of the page on one audit."""
+    policy = facts["policy"]
+    machine = [audit["environment"].get(name) for name in ("date", "device", "processor")]
     record = [("Data", f"{audit['data']} {audit['split']}".strip()), ("Data SHA-256", audit["data_sha256"])]
     model = [("Model", audit["model"]), ("Model SHA-256", audit["model_sha256"])]
     model += code_settings(audit.get("code"))
@@ -69,13 +108,31 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
         model.append(("Network as loaded", network))
     return {
         "name": audit["name"],
+        "result": [
+            ("Verdict", VERDICTS[audit["verdict"]]),
+            ("Weakest class", _weakest(audit)),
+            ("Threat", str(audit["threat"])),
+            ("Images", f"{audit['overall']['robust']['n']:,} of {formatting.data_name(audit['data'], audit['split'])}"),
+            ("Attacks", _efforts(audit)),
+            ("Guards", _warned(audit)),
+            ("Limits", " ".join((BOUND, *policy["limits"]))),
+            ("Valid until", policy["validity"]["until"]),
+            ("Report", f"{facts['number']}, {facts['date']}"),
+            ("Audited", ", ".join(str(fact) for fact in machine if fact)),
+            ("Policy SHA-256", policy["digest"]),
+        ],
+        "not_as_required": audit["not_as_required"],
+        "others": [
+            (row["name"], f"{row['result']}{row['date'] and ', begun ' + row['date']}") for row in audit["others"]
+        ],
         "model": model,
         "data": [(name, text) for name, text in record if text],
         "criteria": _criteria(audit["criteria"]),
-        "classes": _classes(audit),
+        "classes": classes_table(audit),
+        "crossed": _crossed(audit),
         "worst": _worst(audit),
         "confusion": _confusion(audit),
-        "attacks": _attacks(audit),
+        "attacks": attacks_table(audit),
         "warnings": [
             {"sentence": row["detail"], "name": row["name"]} for row in audit["guards"] if row["result"] == "warning"
         ],
@@ -85,19 +142,85 @@ def _audit(audit: AuditFacts) -> dict[str, Any]:
     }
 
 
+def _efforts(audit: AuditFacts) -> str:
+    """The attacks with the settings of their effort: ``pgd (steps 20)``."""
+    found = []
+    for row in audit["attacks"]:
+        stated = dict(part.split("=", 1) for part in row["settings"].partition(":")[2].split(",") if "=" in part)
+        efforts = [f"{name} {stated[name]}" for name in EFFORT if name in stated and stated[name] != "1"]
+        if row["applicable"] and row["name"] != CLEAN:
+            found.append(f"{row['name']} ({', '.join(efforts)})" if efforts else row["name"])
+    return ", ".join(found) or "none"
+
+
+def _warned(audit: AuditFacts) -> str:
+    """The guards that warn, and how many did not run."""
+    names = {kind: [row["name"] for row in audit["guards"] if row["result"] == kind] for kind in ("warning", "not run")}
+    warned = f"warnings of {formatting.listed(names['warning'])}" if names["warning"] else "no warning"
+    return f"{warned}; {len(names['not run'])} did not run" if names["not run"] else warned
+
+
+def _weakest(audit: AuditFacts) -> str:
+    """The class of the lowest robust accuracy, with its interval and those that cannot be excluded as the worst."""
+    rows = [row for row in audit["classes"] if row["robust"]["accuracy"] is not None]
+    if not rows:
+        return formatting.NONE
+    lowest = min(rows, key=lambda row: row["robust"]["accuracy"] or 0.0)
+    robust, clean = lowest["robust"], lowest["clean"]
+    low, high = (math.nan if end is None else end for end in (robust["low"], robust["high"]))
+    before = "" if clean["accuracy"] is None else f", without attack {formatting.bare_percent(clean['accuracy'])} %"
+    others = [row["name"] for row in rows if row["possibly_worst"] and row is not lowest]
+    also = f"; may also be the worst: {formatting.listed(others)}" if others else ""
+    accuracy = formatting.bare_percent(robust["accuracy"] or 0.0)
+    counts = f"{formatting.count(robust['count'])} of {formatting.count(robust['n'])} images"
+    return f"{lowest['name']}: {accuracy} % under attack ({counts}, {formatting.span(low, high)} %){before}{also}"
+
+
 def _criteria(criteria: Sequence[CriterionFacts]) -> Table:
     rows = []
     for row in criteria:
         counts = formatting.NONE if row["correct"] is None else f"{row['correct']:,} of {row['n']:,}"
         rows.append(
             Row(
-                row["fails_if"],
-                [Cell(row["status"]), Cell(counts), Cell(row["detail"])],
+                _required(row["fails_if"]),
+                [Cell(row["status"]), Cell(counts), Cell(_measured(row), _at_end(row))],
                 weak=row["status"] == "failed",
             )
         )
-    heads = ["fails if", "result", "correct images", "measured"]
-    return Table("Acceptance criteria, conditions that must be false", heads, rows)
+    return Table("Acceptance criteria", ["required", "result", "correct images", "measured"], rows)
+
+
+def _required(fails_if: str) -> str:
+    """What a criterion requires, the opposite of the condition that fails it: ``worst(all) >= 0.2``."""
+    condition = Threshold.parse(fails_if)
+    return str(dataclasses.replace(condition, comparison=NEGATED[condition.comparison]))
+
+
+def _at_end(criterion: CriterionFacts) -> str:
+    """What a criterion on the measured value is at the end of its interval; empty for one on an end."""
+    if not criterion["on_estimate"]:
+        return ""
+    if criterion["at_end"] is None:
+        return "decided on the measured value"
+    passes = "it passes, too" if criterion["at_end"] == "passed" else "it fails"
+    return f"decided on the measured value; at the {_end(criterion)} of its own interval {passes}"
+
+
+def _end(criterion: CriterionFacts) -> str:
+    """The end of the interval of a criterion that decides against it, in words."""
+    threshold = Threshold.parse(criterion["fails_if"])
+    side, end = ("lower", criterion["low"]) if threshold.comparison[0] == "<" else ("upper", criterion["high"])
+    shown = f", {formatting.bare_percent(end)} %," if end is not None and threshold.is_fraction else ""
+    return f"{side} end{shown}"
+
+
+def _measured(criterion: CriterionFacts) -> str:
+    """What was measured and is required, without an interval: the table of accuracies has one of each class."""
+    if criterion["correct"] is None or not criterion["n"]:
+        return criterion["detail"]
+    accuracy = f"{formatting.bare_percent(criterion['correct'] / criterion['n'])} %"
+    at_end = "" if criterion["on_estimate"] else f", at the {_end(criterion)} of its own interval"
+    return f"{accuracy}{at_end}; required: {criterion['detail'].partition('; required: ')[2]}"
 
 
 def _proportion(found: Proportion | None) -> Cell:
@@ -110,7 +233,8 @@ def _proportion(found: Proportion | None) -> Cell:
     return Cell(formatting.bare_percent(found["accuracy"]), f"{span}; {counts}")
 
 
-def _classes(audit: AuditFacts) -> Table:
+def classes_table(audit: AuditFacts) -> Table:
+    """The accuracies of each class, with intervals."""
     rows = []
     listed = sorted(audit["classes"], key=lambda row: row["robust"]["accuracy"] or 0.0)
     for row in [audit["overall"], *(row for row in listed if row["robust"]["n"])]:
@@ -121,8 +245,14 @@ def _classes(audit: AuditFacts) -> Table:
     level = formatting.level(1 - audit["confidence"])
     kind = audit["group"] or "class"
     caption = f"Accuracy per {kind}, percent [{level} interval; counts]"
+    simultaneous = (
+        f"In each column the intervals of all classes hold simultaneously with {level} confidence."
+        if audit["complete"]
+        else "Bounds hold for every possible result on the images that are not evaluated, so for all classes; they "
+        "are for these images, not for new ones."
+    )
     note = (
-        f"In each column the intervals of all classes hold simultaneously with {level} confidence. Drop: images that "
+        f"{simultaneous} Drop: images that "
         "are correct without attack and misclassified under attack, of all images of the class. May be the worst: the "
         "classes that cannot be excluded as the worst at this confidence. The row of all images has its own interval."
     )
@@ -131,6 +261,20 @@ def _classes(audit: AuditFacts) -> Table:
     absent = [row["name"] for row in audit["classes"] if not row["robust"]["n"]]
     note += f" Without images: {formatting.listed(absent)}." if absent else ""
     return Table(caption, [kind, "n", "clean", "robust", "drop", "may be the worst"], rows, note)
+
+
+def _crossed(audit: AuditFacts) -> Table | None:
+    """The classes within each group, the lowest accuracy first."""
+    if not audit["crossed"]:
+        return None
+    listed = sorted(audit["crossed"], key=lambda row: row["robust"]["accuracy"] or 0.0)
+    rows = [
+        Row(row["name"], [Cell(formatting.count(row["robust"]["n"])), *map(_proportion, (row["clean"], row["robust"]))])
+        for row in listed
+    ]
+    note = "In each column the intervals of all rows hold simultaneously."
+    heads = ["group: class", "n", "clean", "robust"]
+    return Table(f"Accuracy per class within each {audit['group']}", heads, rows, note)
 
 
 def _worst(audit: AuditFacts) -> str:
@@ -159,7 +303,8 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {formatting.count(count)}" for name, count in counts.items()) or formatting.NONE
 
 
-def _attacks(audit: AuditFacts) -> Table:
+def attacks_table(audit: AuditFacts) -> Table:
+    """The attacks, their settings and passes."""
     rows = []
     for attack in audit["attacks"]:
         settings = attack["settings"] if attack["applicable"] else f"{attack['settings']} (not applicable)"
@@ -173,10 +318,47 @@ def _guards(audit: AuditFacts) -> Table:
     """The details of warnings are above the table."""
     details = ("" if row["result"] == "warning" else row["detail"] for row in audit["guards"])
     rows = [
-        Row(row["name"], [Cell(row["result"]), Cell(row["problem"], detail)])
+        Row(row["name"], [Cell(row["problem"], detail), Cell(row["result"])])
         for row, detail in zip(audit["guards"], details, strict=True)
     ]
-    return Table("Guards", ["guard", "result", "problem that it looks for"], rows)
+    return Table("Guards", ["guard", "problem that it looks for", "result"], rows)
+
+
+def supplement_table(found: Supplement) -> Table:
+    """A further result: a row for each class or corruption."""
+    percent = found["unit"] == "fraction"
+
+    def shown(value: float | None) -> str:
+        return formatting.NONE if value is None else formatting.bare_percent(value) if percent else f"{value:.4g}"
+
+    def cells(row: SupplementRow) -> list[Cell]:
+        ends = f"{shown(row['low'])}\N{EN DASH}{shown(row['high'])}"
+        return [Cell(formatting.count(row["n"])), Cell(shown(row["value"]), ends)]
+
+    about = ", ".join(filter(None, (found["data"], found["threat"])))
+    caption = f"{found['kind'].capitalize()} {found['name']}: {about}"
+    note = f"{found['sentence']} Each interval is for its row alone; no criterion is decided on this table.".strip()
+    kind = "corruption" if found["kind"] == "corruptions" else "class"
+    rows = [Row(row["name"], cells(row)) for row in found["rows"]]
+    return Table(caption, [kind, "n", found["measure"]], rows, note)
+
+
+def _clauses(facts: EvidenceFacts) -> Table:
+    """The topics of documents that are about the measure of each criterion."""
+    rows = []
+    for text in dict.fromkeys(row["fails_if"] for audit in facts["audits"] for row in audit["criteria"]):
+        condition = Threshold.parse(text)
+        name, _, end = condition.measure.partition(".")
+        kinds = {"clean" if condition.attack == CLEAN else "attack"}
+        kinds |= {"interval"} if end in ENDS else set()
+        kinds |= {"class"} if name != "overall" else set()
+        found = (
+            (entry["title"].partition(",")[0], [t["ref"] for t in entry["topics"] if kinds & {*t.get("criteria", ())}])
+            for entry in facts["standards"]
+        )
+        clauses = "; ".join(f"{title}: {', '.join(topics)}" for title, topics in found if topics)
+        rows.append(Row(text, [Cell(clauses or formatting.NONE)]))
+    return Table("Criteria", ["criterion: fails if", "topics that it may support"], rows)
 
 
 def _standards(entries: Sequence[Mapping[str, Any]]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +11,26 @@ from pathlib import Path
 from typing import Any, Literal
 from xml.etree import ElementTree as ET
 
-from classwise.auditing.criteria.thresholds import ACCURACY, Threshold
+import numpy as np
+
+from classwise.auditing.compare.changes import ChangeThreshold
+from classwise.auditing.compare.comparison import Comparison
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.report import AuditWarning
+from classwise.auditing.outcomes.table import NO_PREDICTION
 from classwise.auditing.run.result import Audit
 from classwise.core.files.storage import write_json, write_text
 from classwise.core.version import __version__
 from classwise.reporting.escape import visible
-from classwise.reporting.facts.condition_text import result_text
+from classwise.reporting.facts.condition_text import change_text, measured, result_text
 
 Status = Literal["passed", "failed", "undecided"]
 SARIF_VERSION = "2.1.0"
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 CONDITION, UNDECIDED, OBJECTIVE = "fail-if", "undecided", "cross-entropy"
 """Rule ids of SARIF for conditions that are met, for those that depend on images not evaluated, and for a caveat."""
+MAX_IMAGES = 20
+"""Number of misclassified images that a failed condition lists."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +41,19 @@ class Check:
         name: the condition; for one class with its name.
         status: ``failed`` if the condition is met.
         message: the measured value and the required one (`classwise.reporting.facts.condition_text.result_text`).
+        images: the misclassified images of the class that fails, at most `MAX_IMAGES`, a line each.
     """
 
     name: str
     status: Status
     message: str
+    images: tuple[str, ...] = ()
 
 
 def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
-    """Decide each condition; a lower limit on the worst class is decided for each class with images.
+    """Decide each condition; a lower limit on the worst class, or its lower end, for each class with images.
+
+    A failed lower limit on a class, or on another end of the interval of the worst one, lists images of this class.
 
     Args:
         audit: the audit.
@@ -52,15 +64,57 @@ def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
     """
     checks = []
     for text, threshold in thresholds.items():
-        if threshold.measure != "worst" or threshold.comparison not in ("<", "<="):
-            checks.append(check_of(audit, text, threshold))
-            continue
-        counts = audit.bounds(threshold.attack).count
-        for name, count in zip(audit.group_names, counts, strict=True):
-            if count:
-                of_class = Threshold(ACCURACY, threshold.attack, threshold.comparison, threshold.limit, name)
-                checks.append(check_of(audit, f"{text}: {name}", of_class))
+        for name, part in threshold.parts(audit).items():
+            check = check_of(audit, text if part is threshold else f"{text}: {name}", part)
+            checks.append(dataclasses.replace(check, images=_failing(audit, check, part)))
     return checks
+
+
+def change_checks(
+    comparison: Comparison,
+    thresholds: Mapping[str, ChangeThreshold],
+    losses: Mapping[str, Mapping[str, Mapping[str, float]]],
+) -> list[Check]:
+    """Decide each condition on a change for every method but the first; one on any class for each class with images.
+
+    Args:
+        comparison: of the methods.
+        thresholds: the conditions by their text.
+        losses: by text and method, see `classwise.reporting.facts.condition_text.change_text`.
+
+    Raises:
+        ClasswiseError: see `ChangeThreshold.value`.
+    """
+    checks = []
+    for text, threshold in thresholds.items():
+        for method in comparison.names[1:]:
+            parts = threshold.parts(comparison.under(threshold.attack))
+            for name, part in parts.items():
+                status: Status = "failed" if part.holds(comparison, method) else "passed"
+                smallest = {key: loss for key, loss in losses[text][method].items() if key == name}
+                label = f"{text}: {method}" + (f": {name}" if part is not threshold else "")
+                checks.append(Check(label, status, change_text(comparison, method, part, smallest)))
+    return checks
+
+
+def _failing(audit: Audit, check: Check, threshold: Threshold) -> tuple[str, ...]:
+    """The misclassified images of the class of a failed lower limit, by name or index; empty for another condition."""
+    if check.status != "failed" or threshold.comparison not in ("<", "<="):
+        return ()
+    group = threshold.group or measured(audit, threshold).group
+    if group not in audit.group_names:
+        return ()
+    outcomes, member = audit.outcomes, audit.outcomes.grouping(audit.group).ids == audit.group_names.index(group)
+    places = np.flatnonzero(member & (outcomes.verdicts(threshold.attack) == 0))
+    images = [str(outcomes.image_names[place] or f"image {outcomes.index[place]}") for place in places[:MAX_IMAGES]]
+    if outcomes.complete:
+        predictions = outcomes.predicted(threshold.attack)["prediction"].to_numpy()[places]
+        images = [
+            f"{image} as {outcomes.class_names[number]}" if number != NO_PREDICTION else image
+            for image, number in zip(images, predictions, strict=False)
+        ]
+    more = len(places) - len(images)
+    return (*(f"misclassified: {image}" for image in images), *([f"and {more:,} more"] if more else []))
 
 
 def check_of(audit: Audit, name: str, threshold: Threshold) -> Check:
@@ -95,7 +149,7 @@ def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str
         element = ET.SubElement(suite, "testcase", classname=f"classwise.{visible(name)}", name=visible(case.name))
         if case.status != "passed":
             kind = "failure" if case.status == "failed" else "error"
-            lines = visible(case.name), visible(case.message)
+            lines = [visible(line) for line in (case.name, case.message, *case.images)]
             ET.SubElement(element, kind, message=lines[1]).text = "\n".join(lines)
         else:
             ET.SubElement(element, "system-out").text = visible(case.message)
@@ -133,15 +187,15 @@ def write_sarif(
     }
     levels = {CONDITION: "error", UNDECIDED: "warning"}
     results = [
-        _result(rules, rule, levels[rule], f"{check.name}: {check.message}", check.name, artifact)
+        _result(rules, rule, levels[rule], [f"{check.name}: {check.message}", *check.images], check.name, artifact)
         for check in checks
         if check.status != "passed"
         for rule in [CONDITION if check.status == "failed" else UNDECIDED]
     ]
     results += [
-        _result(rules, warning.name, "warning", warning.sentence, warning.name, artifact) for warning in warnings
+        _result(rules, warning.name, "warning", [warning.sentence], warning.name, artifact) for warning in warnings
     ]
-    results += [_result(rules, OBJECTIVE, "note", caveat, OBJECTIVE, artifact)] if caveat else []
+    results += [_result(rules, OBJECTIVE, "note", [caveat], OBJECTIVE, artifact)] if caveat else []
     driver = {
         "name": "classwise",
         "version": __version__,
@@ -156,15 +210,15 @@ def write_sarif(
 
 
 def _result(
-    rules: Mapping[str, str], rule: str, level: str, text: str, identity: str, artifact: Path
+    rules: Mapping[str, str], rule: str, level: str, lines: Sequence[str], identity: str, artifact: Path
 ) -> dict[str, Any]:
-    """A result; its fingerprint depends on the rule and the condition, not on the measured value."""
+    """A result with a message of these lines; its fingerprint depends on the rule and the condition, not on values."""
     digest = hashlib.sha256(f"{rule}\n{identity}".encode()).hexdigest()
     return {
         "ruleId": rule,
         "ruleIndex": list(rules).index(rule),
         "level": level,
-        "message": {"text": visible(text)},
+        "message": {"text": "\n".join(map(visible, lines))},
         "locations": [{"physicalLocation": {"artifactLocation": {"uri": _uri(artifact)}}}],
         "partialFingerprints": {"condition/v1": digest},
     }

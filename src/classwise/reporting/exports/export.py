@@ -23,7 +23,7 @@ from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
 from classwise.reporting.characters import figure_lacks, latex_lacks, notice
 from classwise.reporting.facts.audit_summary import AuditSummary
-from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table
+from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table, image_frame
 from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
@@ -64,7 +64,9 @@ def export(
 
     CSV files contain fractions with the limits of their intervals, Markdown and LaTeX (booktabs) files percentages.
 
-    - Audit. Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``; ``probabilities`` with repeats.
+    - Audit. As CSV only ``images``: the name, the class and the groups of each image, whether it is correct under each
+      attack, and its predicted class. Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``;
+      ``probabilities`` with repeats.
       Figures: ``strip``, ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the training curves
       (``epochs-<panel>``). Of an incomplete audit, the tables ``classes`` and ``attacks`` and the figure ``classes``
       contain bounds, and nothing else is written, but for the table and the figure ``estimates`` of a sample.
@@ -118,7 +120,7 @@ class _Contents(NamedTuple):
 
 def _of_audit(audit: Audit, run: Run | None) -> _Contents:
     summary, curves = AuditSummary.of(audit), curves_of_audit(audit, run)
-    frames = {"classes": class_frame(summary), "attacks": attack_frame(summary)}
+    frames = {"classes": class_frame(summary), "attacks": attack_frame(summary), "images": image_frame(audit)}
     drawings = {"strip": summary.strip(), "classes": summary.bars(list(summary.counts))}
     for name, confusion in summary.confusions.items():
         stem = file_name(name)

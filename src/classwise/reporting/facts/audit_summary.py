@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, MOST_DENSE, UNION
 from classwise.auditing.run.result import Audit
@@ -23,10 +24,17 @@ from classwise.stats.metrics.lowest import Minimum, minimum
 from classwise.stats.registry import MetricInputs
 from classwise.stats.worst_class import possibly_worst
 
+SAME_IMAGES = "same-images"
+"""The guard of the selection of the worst class."""
 MAX_BARS = 30
 """Maximum number of classes in the bar chart of a page; the table has more, the CSV export all."""
 CUMULATIVE = "cumulative"
 """Label of counts in a cascade: an image counts as correct if it survives this attack and all earlier ones."""
+
+
+def shown_warnings(audit: Audit) -> list[AuditWarning]:
+    """The warnings of an audit; by groups without the one on the selection of the worst class, which is not shown."""
+    return [warning for warning in audit.warnings if audit.group is None or warning.name != SAME_IMAGES]
 
 
 def is_cumulative(meta: Meta, name: str) -> bool:
@@ -197,8 +205,8 @@ class AuditSummary:
 
     def matrix(self, name: str, kind: Kind, *, narrow: bool = False) -> Drawing:
         """Confusion matrix under an attack, at most the `MAX_CLASSES` classes with the most errors."""
-        under = "under all attacks" if name == ALL and self.attacked else f"under {name}"
-        condition = "on clean images" if name in {ALL, CLEAN} and under != "under all attacks" else under
+        together = name == ALL and self.attacked
+        condition = "over all attacks" if together else "on clean images" if name in {ALL, CLEAN} else f"under {name}"
         shown = self.confusions[name].condensed()[0].grouped()
         known = self.kind == "class" and shown.names != self.meta.superclass_names
         labels = {name: label for label, name in enumerate(self.names)} if known else None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is_cumulative
 from classwise.reporting.tables import Cell, Row, Table, share_cell
@@ -34,6 +36,12 @@ def metrics_note() -> str:
 def means_note() -> str:
     """Definitions of the overall accuracy and the class mean."""
     return definitions([all_metrics()[name] for name in ("overall", "macro")])
+
+
+def legend(heads: Collection[str]) -> str:
+    """Definitions of the metrics among the heads of a table, in one line; without those that are plain words."""
+    metrics = arranged(without=("overall", "macro", "worst", "worst20", "asymmetry", "target_share"))
+    return "; ".join(f"{metric.title}: {metric.about}" for metric in metrics if metric.title in heads)
 
 
 def definitions(metrics: Iterable[Metric]) -> str:
@@ -94,9 +102,9 @@ def attack_table(summary: AuditSummary) -> Table:
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     note = (
         f"On {images}. {means_note()} Worst: accuracy of the worst {summary.singular}, with the "
-        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and CV are "
-        "derived from simultaneous intervals of all classes, that of asymmetry of all pairs. Of those of worst, "
-        "worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
+        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and of the "
+        "class-wise variance are derived from simultaneous intervals of all classes, that of asymmetry of all pairs. "
+        "Of those of worst, worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
     )
     if summary.meta.cascade:
         note += f" {CUMULATIVE_NOTE}"
@@ -119,8 +127,28 @@ def class_frame(summary: AuditSummary) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
+def image_frame(audit: Audit) -> pd.DataFrame:
+    """A row for each image of a complete audit, in the order of the indices.
+
+    Columns: ``index``; ``name``, empty without one; ``class``; a column for each grouping; and for each of the names
+    of the audit ``<name>``, 1 if the image is correct and 0 if not, and ``<name>_predicted``, the predicted class,
+    empty where the logits give none.
+    """
+    outcomes = audit.outcomes
+    classes = np.array([*outcomes.class_names, None], dtype=object)  # the last one for `NO_PREDICTION`
+    columns: dict[str, Any] = {"index": outcomes.index, "name": outcomes.image_names, "class": classes[outcomes.labels]}
+    for group in outcomes.meta.groups:
+        names, ids = outcomes.grouping(group)
+        columns[group] = np.array(names, dtype=object)[ids]
+    for name in outcomes.names:
+        predicted = outcomes.predicted(name)
+        columns[name] = predicted["correct"].to_numpy().astype(np.int64)
+        columns[f"{name}_predicted"] = classes[predicted["prediction"].to_numpy()]
+    return pd.DataFrame(columns)
+
+
 def attack_frame(summary: AuditSummary) -> pd.DataFrame:
-    """Metrics per attack as fractions (CV: fraction squared), each with columns ``_low`` and ``_high``."""
+    """Metrics per attack as fractions (``cv``: fraction squared), each with columns ``_low`` and ``_high``."""
     return pd.DataFrame([_attack_row(summary, name) for name in summary.counts])
 
 

@@ -155,8 +155,8 @@ def selected_phrase(selected: Selected, alpha: float, kind: str | None = None) -
     """
     noun = formatting.singular(kind)
     worst, overall = (formatting.bracketed(found.low, found.high) for found in (selected.worst, selected.overall))
-    start = f"{selected.name}, selected as the best of {selected.models} by worst {noun} on these images"
-    ends = f"{formatting.level(alpha)} intervals that account for the selection"
+    start = f"{selected.name} has the highest accuracy of the worst {noun} among {selected.models} on these images"
+    ends = f"{formatting.level(alpha)} intervals that account for its selection"
     return f"{start}: worst {noun} {worst}, overall {overall} ({ends})"
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from classwise.auditing.criteria.thresholds import ENDS, Threshold
+from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
-from classwise.stats.bounds import BoundedCounts
-from classwise.stats.counts import ClassCounts, IntArray
-from classwise.stats.intervals import class_intervals
+from classwise.stats.counts import IntArray
 from classwise.stats.power import images_to_exceed, least_accuracy, rounded_up
 
 MOST = 1_000_000
@@ -27,11 +25,11 @@ def size_advice(audit: Audit, threshold: Threshold) -> str:
         The smallest number with which it can be false at all, else the number with which it is in 80 % of audits if the
         accuracy is as measured.
     """
-    if not _on_end(threshold) or not audit.bounds(threshold.attack).complete:
+    if not threshold.needs_images or not audit.bounds(threshold.attack).complete:
         return ""
     counts = audit.counts(threshold.attack)
     label = _label(threshold, audit.group_names)
-    if impossible := _impossible(threshold, counts.count, label, audit.alpha, audit.group):
+    if impossible := _impossible(threshold, counts.count, audit.group_names, audit.alpha, audit.group):
         return impossible
     place = label if label is not None else slice(None) if _overall(threshold) else int(np.nanargmin(counts.accuracy))
     right, images = (int(values[place].sum()) for values in (counts.correct, counts.count))
@@ -52,10 +50,10 @@ def size_before(threshold: Threshold, count: IntArray, names: tuple[str, ...], a
         names: of the classes.
         alpha: 1 minus the coverage of the intervals.
     """
-    if not _on_end(threshold) or not count.any():
+    if not threshold.needs_images or not count.any():
         return ""
     label = _label(threshold, names)
-    if impossible := _impossible(threshold, count, label, alpha, None):
+    if impossible := _impossible(threshold, count, names, alpha, None):
         return impossible
     images = int(count.sum() if _overall(threshold) else count[count > 0].min() if label is None else count[label])
     accuracy = _oriented(threshold, least_accuracy(images, _oriented(threshold, float(threshold.limit)), 0.8, alpha))
@@ -65,13 +63,6 @@ def size_before(threshold: Threshold, count: IntArray, names: tuple[str, ...], a
         f"{formatting.counted(images, 'image')}{of} pass with a power of 80 % if the true accuracy is {side} "
         f"{formatting.bare_percent(accuracy)} %"
     )
-
-
-def _on_end(threshold: Threshold) -> bool:
-    """Whether more images can make the condition false: a low end that must be high, or a high end that must be low."""
-    measure, _, end = threshold.measure.partition(".")
-    known = threshold.group is not None or measure in ("overall", "worst")
-    return known and (end, threshold.comparison[0]) in (("low", "<"), ("high", ">"))
 
 
 def _overall(threshold: Threshold) -> bool:
@@ -87,23 +78,23 @@ def _oriented(threshold: Threshold, share: float) -> float:
     return share if threshold.measure.endswith("low") else 1 - share
 
 
-def _impossible(threshold: Threshold, count: IntArray, label: int | None, alpha: float, kind: str | None) -> str:
+def _impossible(threshold: Threshold, count: IntArray, names: tuple[str, ...], alpha: float, kind: str | None) -> str:
     """Why the condition is met whatever the outcomes on these images are; empty if it is not."""
-    end = _best_end(threshold, count, label, alpha)
+    end, label = threshold.best_end(count, names, alpha), _label(threshold, names)
     if not threshold.met_by(end):
         return ""
     present = count[count > 0]
     images = int(present.sum() if _overall(threshold) else present.min() if label is None else count[label])
     low, least = images, images * 2
     shape = np.ones_like(present[:1] if _overall(threshold) or label is not None else present)
-    place = None if label is None else 0
-    while threshold.met_by(_best_end(threshold, shape * least, place, alpha)):
+    alone = [str(threshold.group)]
+    while threshold.met_by(threshold.best_end(shape * least, alone, alpha)):
         low, least = least, least * 2
         if least > MOST:
             return ""
     while least - low > 1:
         middle = (low + least) // 2
-        if threshold.met_by(_best_end(threshold, shape * middle, place, alpha)):
+        if threshold.met_by(threshold.best_end(shape * middle, alone, alpha)):
             low = middle
         else:
             least = middle
@@ -113,13 +104,3 @@ def _impossible(threshold: Threshold, count: IntArray, label: int | None, alpha:
         f"with {formatting.counted(images, 'image')}{per} the {side} end is {threshold.shown(end)} even if all are "
         f"{which}; at least {formatting.count(least)} images{per} are required"
     )
-
-
-def _best_end(threshold: Threshold, count: IntArray, label: int | None, alpha: float) -> float:
-    """The end if every image is correct, of an upper end if none is."""
-    _, _, part = threshold.measure.partition(".")
-    counts = ClassCounts(count, count if part == "low" else np.zeros_like(count))
-    if threshold.metric is not None:
-        return float(threshold.metric.ends[part](BoundedCounts.of(counts), alpha).low)
-    assert label is not None
-    return float(class_intervals(counts, alpha)[ENDS.index(part)][label])

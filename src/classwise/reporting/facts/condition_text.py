@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from classwise.auditing.compare.changes import ChangeThreshold
@@ -12,7 +13,7 @@ from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.condition_size import size_advice
 from classwise.stats import Unit
-from classwise.stats.intervals import class_intervals
+from classwise.stats.intervals import clopper_pearson, proportion_interval
 from classwise.stats.metrics.lowest import worst_class
 
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
@@ -41,17 +42,29 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
     else:
         between = "" if math.isnan(low) else f": {threshold.shown(low)} to {threshold.shown(high)}"
         value = f"depends on images not evaluated{between}"
-    subject = threshold.measure if threshold.group is None else f"{threshold.measure} of {threshold.group}"
+    subject = threshold.measure
+    if threshold.group is not None:
+        subject = f"{'lower end' if subject == 'worst.low' else subject} of {threshold.group}"
     advice = size_advice(audit, threshold) if threshold.decide(audit) else ""
     return f"{subject} under {threshold.attack} {value}; required: {_required(threshold)}{advice and f'; {advice}'}"
 
 
-def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold) -> str:
+def change_text(
+    comparison: Comparison, method: str, threshold: ChangeThreshold, losses: Mapping[str, float] | None = None
+) -> str:
     """The measured change of a method against the first one, with the number of images and the interval.
+
+    Args:
+        comparison: of the methods.
+        method: one of them.
+        threshold: the condition.
+        losses: the smallest losses with which a condition on the end of an interval would be met, which are stated
+            where it is not (`ChangeThreshold.smallest_losses`).
 
     Raises:
         ClasswiseError: see `ChangeThreshold.value`.
     """
+    detectable = _smallest_loss(threshold, losses or {}, met=threshold.holds(comparison, method))
     comparison = comparison.under(threshold.attack)
     pair = comparison.pair(method, comparison.names[0])
     decisive = threshold.of_deciding_class(comparison, method)
@@ -59,15 +72,32 @@ def change_text(comparison: Comparison, method: str, threshold: ChangeThreshold)
     threshold = decisive
     measure = threshold.measure.partition(".")[0]
     images = int(pair.classes["n"].sum())
-    low = high = math.nan
+    change = low = high = math.nan
     if threshold.group is not None:
         row = pair.classes.to_dict("index")[threshold.group]
-        images, low, high = int(row["n"]), row["low"], row["high"]
+        images, change, low, high = int(row["n"]), row["difference"], row["low"], row["high"]
     elif measure in ("overall", "worst"):
-        _, low, high = pair.overall if measure == "overall" else pair.minima
-    interval = f"{_level(comparison.alpha)} interval {formatting.signed_span(low, high)} points; "
+        change, low, high = pair.overall if measure == "overall" else pair.minima
+    at_end = f" around a change of {formatting.points(change, sign=True)}" if "." in threshold.measure else ""
+    interval = f"{_level(comparison.alpha)} interval {formatting.signed_span(low, high)} points{at_end}; "
     basis = f"{formatting.counted(images, 'image')}{of}; {'' if math.isnan(low) else interval}"
-    return f"{threshold.shown(threshold.value(comparison, method))}; {basis}required: {_required(threshold)}"
+    value = threshold.shown(threshold.value(comparison, method))
+    return f"{value}; {basis}required: {_required(threshold)}{detectable}"
+
+
+def _smallest_loss(threshold: ChangeThreshold, losses: Mapping[str, float], *, met: bool) -> str:
+    """The smallest loss that could have met a condition, or that none is necessary."""
+    smallest = min(losses.values(), default=math.nan)
+    if met:
+        return "" if smallest else "; with these images it also fails without any change"
+    if not threshold.measure.endswith("high") or math.isnan(smallest):
+        return ""
+    measure = threshold.measure.partition(".")[0]
+    where = {"any": " in one class", "overall": " overall", "worst": " of the worst class"}.get(measure, "")
+    of = where if threshold.group is None else f" of {threshold.group}"
+    if math.isinf(smallest):
+        return f"; no loss{of} could have failed this with these images"
+    return f"; smallest loss{of} that could have failed this: {100 * smallest:.1f} points"
 
 
 def _required(threshold: Threshold | ChangeThreshold) -> str:
@@ -104,7 +134,8 @@ def measured(audit: Audit, threshold: Threshold) -> Measured:
     low = high = math.nan
     if threshold.group is not None:
         label = audit.group_names.index(threshold.group)
-        low, high = (float(end[label]) for end in class_intervals(counts, audit.alpha))
+        interval = clopper_pearson if threshold.measure.startswith("worst") else proportion_interval
+        low, high = (float(end[label]) for end in interval(counts.correct, counts.count, audit.alpha))
     elif threshold.metric is not None:
         _, low, high = threshold.metric.estimate(audit.inputs(threshold.attack), audit.alpha)
     if threshold.group is None and measure == "worst":

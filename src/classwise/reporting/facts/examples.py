@@ -19,6 +19,10 @@ MAX_EXAMPLES = 8
 """Maximum number of example images on a page."""
 
 
+MAX_NAME = 60
+"""Maximum number of characters of the name of an image in a caption."""
+
+
 class Triple(NamedTuple):
     """An image, its adversarial example and their difference as data URIs, and a caption."""
 
@@ -33,6 +37,17 @@ class _Example(NamedTuple):
     pixels: NDArray[Any]
     prediction: str
     success: bool
+
+
+def shortened(name: str) -> str:
+    """The end of the name of an image, of at most `MAX_NAME` characters."""
+    return name if len(name) <= MAX_NAME else f"…{name[1 - MAX_NAME :]}"
+
+
+def thumbnails(audit: Audit, images: Sequence[int]) -> dict[int, str]:
+    """Data URIs of clean images, by index; of those that the audit saved as examples."""
+    clean = _examples(audit, CLEAN) if images else {}
+    return {image: data_uri(np.asarray(clean[image], np.float32)) for image in images if image in clean}
 
 
 def example_images(audit: Audit, summary: AuditSummary) -> tuple[list[Triple], float] | None:
@@ -62,10 +77,13 @@ def example_images(audit: Audit, summary: AuditSummary) -> tuple[list[Triple], f
     if not examples:
         return None
     chosen = sorted(examples, key=lambda number: (not examples[number].success, number))[:MAX_EXAMPLES]
+    names = zip(outcomes.index.tolist(), outcomes.image_names, strict=True)
+    named = {number: f" ({shortened(name)})" if name else "" for number, name in names}
     captions = [
-        f"Image {number}, {attack}: {'misclassified' if success else 'correctly classified'} as {prediction}"
+        f"Image {number}{named[number]}, {attack}: {result} as {prediction}"
         for number in chosen
         for attack, _, prediction, success in [examples[number]]
+        for result in ["misclassified" if success else "correctly classified"]
     ]
     of_clean = np.stack([clean[number] for number in chosen]).astype(np.float32)
     adversarial = np.stack([examples[number].pixels for number in chosen]).astype(np.float32)

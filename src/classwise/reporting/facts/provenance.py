@@ -9,10 +9,10 @@ from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.run.result import Audit
+from classwise.auditing.training_run import run_of
 from classwise.core.settings.code_identity import STRUCTURE, CodeRecord
-from classwise.core.settings.config import flat_options
+from classwise.core.settings.config import spec_text
 from classwise.reporting import formatting
-from classwise.reporting.training_run import run_of
 
 if TYPE_CHECKING:
     from classwise.training.folder import Run
@@ -134,13 +134,6 @@ def _training_settings(audit: Audit, run: Run | None) -> list[tuple[str, str]]:
     code = {name: digests for name, digests in run.environment.get("code", {}).items() if name != "model"}
     facts = [(_words(key), flat(value)) for key, value in differing.items()] + code_settings(code)
     return [(f"Training: {name}", text) for name, text in facts]
-
-
-def spec_text(spec: Mapping[str, Any]) -> str:
-    """Format an attack spec in command-line syntax: ``pgd:steps=20,step_size=0.1eps``."""
-    chosen = flat_options({key: value for key, value in spec.items() if key != "name"})
-    options = ",".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
-    return f"{spec.get('name', '')}:{options}".removesuffix(":")
 
 
 def flat(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
 
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import ALL, CLEAN
@@ -16,6 +17,7 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.figures.heatmap import Confusion
 from classwise.stats.confusion import confusion_rates, superclass_leakage
 from classwise.stats.intervals import Estimate, proportion_interval
 from classwise.stats.metrics import overall_micro
@@ -58,6 +60,23 @@ class TargetShares:
 
 
 @dataclass(frozen=True)
+class Commonest:
+    """The confusion with the most images.
+
+    Attributes:
+        names: of the class, and of the class that it is misclassified as.
+        images: the misclassified images.
+        of: all images of the class.
+        equal: number of other confusions with as many images.
+    """
+
+    names: tuple[str, str]
+    images: int
+    of: int
+    equal: int
+
+
+@dataclass(frozen=True)
 class AuditFacts:
     """What the sentences of an audit's page state.
 
@@ -78,6 +97,7 @@ class AuditFacts:
         above_candidates: whether each of the other classes is significantly above at least one candidate.
         misclassified: of the first of ``lowest``: its number of images, and for each class that it is first
             misclassified as the name and the share, most frequent first; None for groups that are not classes.
+        commonest: None without errors.
         errors: number of wrong predictions, each image with its first one.
         within: share of errors within the true superclass; None without superclasses or errors.
         chance: this share if errors were uniform over the other classes.
@@ -101,6 +121,7 @@ class AuditFacts:
     candidates: tuple[str, ...]
     above_candidates: bool
     misclassified: tuple[int, tuple[tuple[str, Estimate], ...]] | None
+    commonest: Commonest | None
     errors: int
     within: Estimate | None
     chance: float
@@ -135,6 +156,7 @@ class AuditFacts:
             candidates=tuple(summary.names[label] for label in summary.worst_candidates),
             above_candidates=not others or bool(above_any(counts, others, summary.worst_candidates, alpha).all()),
             misclassified=_misclassified(summary) if summary.kind == "class" else None,
+            commonest=commonest(confusion),
             errors=confusion.wrong,
             within=within,
             chance=float(chance),
@@ -180,6 +202,19 @@ def _misclassified(summary: AuditSummary) -> tuple[int, tuple[tuple[str, Estimat
     return images, tuple(
         (confusion.names[other], _share(int(row[other]), images, summary.alpha)) for other in predicted
     )
+
+
+def commonest(confusion: Confusion) -> Commonest | None:
+    """The confusion with the most images; of several the one of the highest rate, then the first; None without one."""
+    cells = sparse.coo_array(confusion.matrix)
+    wrong = (cells.row != cells.col) & (cells.data > 0)
+    truth, predicted, count = cells.row[wrong], cells.col[wrong], cells.data[wrong]
+    if not len(count):
+        return None
+    images = np.asarray(confusion.images)[truth]
+    first = int(np.lexsort((predicted, truth, images, -count))[0])
+    names = confusion.names[int(truth[first])], confusion.names[int(predicted[first])]
+    return Commonest(names, int(count[first]), int(images[first]), int((count == count[first]).sum()) - 1)
 
 
 def _asymmetric(summary: AuditSummary) -> Asymmetry | None:
@@ -248,15 +283,15 @@ def uncertainty(facts: AuditFacts) -> list[str]:
         return [f"Only one {one} has images, so no {many} are compared."]
     number, name = formatting.count(facts.classes), formatting.lowest_interval_name(facts.alpha, facts.kind)
     split = (
-        f" Sample splitting ({one} chosen on one half of the images, accuracy measured on the other half) gives "
-        f"{formatting.percent(facts.split)}, which is biased upwards."
+        f" The {one} that is lowest on one half of the images has {formatting.percent(facts.split)} on the other half, "
+        "which is too high on average."
         if facts.split > facts.accuracy
         else ""
     )
     size = (
-        f"The plug-in estimate, {formatting.percent(facts.accuracy)}, is the minimum of {number} estimates and "
-        f"therefore biased downwards.{split} The {name}, is {formatting.span(*facts.interval)}\u00a0%; "
-        f"its upper end is corrected for {number} {many}."
+        f"The lowest of {number} measured accuracies, {formatting.percent(facts.accuracy)}, is too low on average, "
+        f"since it was selected for being low.{split} The {name}, is {formatting.span(*facts.interval)}\u00a0%; "
+        f"its upper end accounts for the selection among {number} {many}."
     )
     return [_worst_candidates(facts), size]
 
@@ -279,6 +314,7 @@ def _worst_candidates(facts: AuditFacts) -> str:
 def confusion_sentences(facts: AuditFacts) -> list[str]:
     """Sentences on the errors: of the worst class, within superclasses, asymmetry, targets, and no predictions."""
     sentences = [
+        _commonest(facts),
         _misclassifications(facts),
         _within_superclass(facts),
         _most_asymmetric(facts),
@@ -287,6 +323,19 @@ def confusion_sentences(facts: AuditFacts) -> list[str]:
     ]
     sentences += [] if facts.wrong else ["No image is misclassified."]
     return [sentence for sentence in sentences if sentence]
+
+
+def commonest_phrase(found: Commonest) -> str:
+    """The commonest confusion, without a full stop."""
+    (name, predicted), of = found.names, formatting.counted(found.of, "image")
+    equal = f" (as many as of {formatting.counted(found.equal, 'other')})" if found.equal else ""
+    return f"{name} as {predicted}, {formatting.count(found.images)} of the {of} of {name}{equal}"
+
+
+def _commonest(facts: AuditFacts) -> str:
+    return (
+        "" if facts.commonest is None else f"Commonest confusion of all classes: {commonest_phrase(facts.commonest)}."
+    )
 
 
 def _misclassifications(facts: AuditFacts, most: int = 3) -> str:

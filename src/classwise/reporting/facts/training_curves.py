@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from classwise.auditing.run.result import Audit
+from classwise.auditing.training_run import run_of
 from classwise.reporting import formatting
 from classwise.reporting.figures.curves import MAX_POINTS, class_curves, class_table
 from classwise.reporting.svg import Drawing
-from classwise.reporting.training_run import run_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, lowest_interval
 from classwise.stats.metrics import worst_class
@@ -29,7 +29,7 @@ PANELS: Sequence[tuple[str, str, str]] = (
 )
 """Split, measure and title of each panel; the first `MAX_PANELS` that the run measured are shown."""
 MAX_PANELS = 4
-UNBIASED = ("last", "three-quarters")
+UNBIASED = ("last", "three-quarters", "fourteen-fifteenths")
 """Selections of the epoch that do not use its accuracy."""
 SETTINGS: Mapping[str, str] = {
     "epsilon": "Training radius, images in [0, 1]",

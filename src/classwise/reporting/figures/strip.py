@@ -48,13 +48,13 @@ def class_strip(
         counts: images and correct predictions per class.
         under: condition of the accuracy for the title, such as ``under every attack``.
         alpha: significance level; intervals have coverage 1 - alpha.
-        kind: the grouping of the ticks, for the hover text.
+        kind: the grouping of the ticks, for the title and the hover text.
         narrow: draw for narrow screens.
     """
     accuracy, (low, high) = counts.accuracy, lowest_interval(counts, alpha)
     worst, best, overall = worst_class(accuracy).label, int(np.nanargmax(accuracy)), overall_micro(counts)
     width = NARROW if narrow else WIDTH
-    title = f"Accuracy per class {under}, percent"
+    title = f"Accuracy per {formatting.singular(kind)} {under}, percent"
     marks, top = title_lines(title, width)
     captions = [
         (float(accuracy[worst]), names[worst], "text-weak"),

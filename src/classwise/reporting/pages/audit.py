@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
+from classwise.auditing.weakness import Weakness, weakness
 from classwise.reporting import formatting
 from classwise.reporting.facts import sentences
-from classwise.reporting.facts.audit_summary import MAX_BARS, AuditSummary
+from classwise.reporting.facts.audit_summary import MAX_BARS, AuditSummary, shown_warnings
 from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
-from classwise.reporting.facts.examples import example_images
+from classwise.reporting.facts.examples import example_images, thumbnails
 from classwise.reporting.facts.incomplete import report_of
 from classwise.reporting.facts.provenance import settings_of
 from classwise.reporting.facts.repeats import repeats_table
 from classwise.reporting.facts.training_curves import Curves, curves_of_audit
-from classwise.reporting.links import viewer_link
+from classwise.reporting.facts.weakness_sentences import (
+    NOTE,
+    clearest_heading,
+    failure_text,
+    weakness_sentences,
+    weakness_title,
+)
+from classwise.reporting.links import images_link, viewer_link
 from classwise.reporting.tables import Table
 from classwise.reporting.templating import Context, both_widths, markup, render
 from classwise.stats import Unit
@@ -79,6 +87,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
     where = formatting.data_name(meta.data, meta.split)
     over = [meta.model, where, meta.threat, formatting.counted(int(summary.under_all.count.sum()), "image")]
     facts = sentences.AuditFacts.of(summary)
+    about_worst = weakness(audit, run=run)
     headline = sentences.headline(facts)
     return {
         "title": f"{meta.model or audit.name}: {''.join(headline)}",
@@ -97,11 +106,12 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
         "strip": both_widths(summary.strip, viewer=viewer),
         "viewer": viewer,
         "metrics": _key_metrics(summary),
-        "warnings": list(audit.warnings),
+        "warnings": shown_warnings(audit),
         "caveats": sentences.caveats(audit),
         "uncertainty": sentences.uncertainty(facts),
         "bars": _bars(summary, viewer),
         "classes": class_table(summary).first(),
+        "weakness": _weakness(audit, about_worst, viewer),
         "errors": sentences.confusion_sentences(facts),
         "confusions": _confusions(audit, summary, viewer),
         "examples": _examples(audit, summary),
@@ -127,7 +137,7 @@ def _key_metrics(summary: AuditSummary) -> list[KeyMetric]:
             int(counts.count[best]),
         ),
         _key_metric("Class discrepancy (MCD)", mcd_estimate(counts, alpha), all_images, shown="points"),
-        _key_metric("Class-wise variance (CV)", cv_estimate(counts, alpha), all_images, "%²", "fraction squared"),
+        _key_metric("Class-wise variance", cv_estimate(counts, alpha), all_images, "%²", "fraction squared"),
     ]
     if CLEAN in summary.counts and summary.attacked:
         clean = summary.counts[CLEAN]
@@ -190,7 +200,7 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, viewer: str, *, c
         about = f"Shown: {audit.shows(name)}."
     frames = "Frames mark superclasses." if condensed.groups is not None else ""
     return {
-        "title": "Under all attacks"
+        "title": "Over all attacks"
         if name == ALL and summary.attacked
         else "Clean images"
         if name in {ALL, CLEAN}
@@ -198,6 +208,25 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, viewer: str, *, c
         "matrices": [both_widths(summary.matrix, name, kind, viewer=viewer) for kind in ("rates", "errors")],
         "caption": " ".join(part for part in (about, frames, note) if part),
         "collapsed": collapsed,
+    }
+
+
+def _weakness(audit: Audit, facts: Weakness, viewer: str) -> dict[str, Any]:
+    """The section on the class of lowest accuracy; its clearest failures are linked to the viewer if it is built."""
+    pixels = thumbnails(audit, [failure.image for failure in facts.clearest])
+    return {
+        "title": weakness_title(facts),
+        "sentences": weakness_sentences(facts),
+        "heading": clearest_heading(facts),
+        "clearest": [
+            {
+                "text": failure_text(failure),
+                "link": images_link(viewer, {"group": facts.label, "image": failure.image}) if viewer else "",
+                "pixels": pixels.get(failure.image, ""),
+            }
+            for failure in facts.clearest
+        ],
+        "note": NOTE,
     }
 
 

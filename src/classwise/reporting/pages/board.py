@@ -9,12 +9,13 @@ from typing import Any, NamedTuple
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.core.compute.repeats import Repeats
+from classwise.core.settings.config import spec_text
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.facts.comparison_tables import selected_phrase
-from classwise.reporting.facts.provenance import EARLY_STOP, GRID, spec_text
+from classwise.reporting.facts.provenance import EARLY_STOP, GRID
 from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.links import viewer_link
 from classwise.reporting.svg import Drawing

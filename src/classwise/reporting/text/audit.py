@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
+from classwise.auditing.weakness import Weakness, weakness
 from classwise.reporting import formatting
 from classwise.reporting.facts import sentences
-from classwise.reporting.facts.audit_summary import AuditSummary, heading
-from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE
+from classwise.reporting.facts.audit_summary import AuditSummary, heading, shown_warnings
+from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, legend
 from classwise.reporting.facts.incomplete import report_of
 from classwise.reporting.facts.repeats import repeats_note, repeats_table
+from classwise.reporting.facts.weakness_sentences import (
+    NOTE,
+    clearest_heading,
+    failure_text,
+    weakness_line,
+    weakness_sentences,
+)
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
 from classwise.stats.registry import arranged
@@ -48,15 +56,18 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     optional = [*single, "n", *heads[: names.index(ALL)]] if ALL in names else ["n"]
     yield TextTable([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
     if absent := [name for name in result.group_names if name not in table.index]:
-        shown = absent if len(absent) <= ABSENT else [*absent[:ABSENT], f"{len(absent) - ABSENT} more"]
-        yield f"0 images: {formatting.listed(shown)}"
+        yield f"0 images: {formatting.listed(absent, ABSENT)}"
     yield ""
-    yield _summary(result)
+    yield (summary := _summary(result))
+    yield legend(summary.columns)
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""
     yield worst_line(result)
     yield interval_line(result)
+    yield from filter(None, (weakness_line(weakness(result)),))
+    if (found := sentences.commonest(AuditSummary.of(result).confusions[ALL])) is not None:
+        yield f"commonest confusion of all classes: {sentences.commonest_phrase(found)}"
     if meta.repeats > 1:
         yield from _probabilities(result)
     yield from _warnings(result)
@@ -69,6 +80,7 @@ def _incomplete(result: Audit) -> Iterator[str | TextTable]:
         title = f"{meta.model or result.name}, {report.state}under {meta.threat}: {table.caption}"
         optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
         yield TextTable(table.heads, spanned_rows(table, report.brackets), title, optional)
+        yield from filter(None, (legend(table.heads),))
         yield ""
     yield from report.lines()
 
@@ -82,7 +94,7 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
 
 
 def _warnings(result: Audit) -> Iterator[str]:
-    for warning in result.warnings:
+    for warning in shown_warnings(result):
         yield f"warning ({warning.name}): {warning.sentence}"
     yield from sentences.caveats(result)
 
@@ -115,15 +127,22 @@ def _summary(result: Audit) -> TextTable:
     return TextTable(heads, rows, optional=(*reversed(titles), "n", level))
 
 
+def weakness_parts(facts: Weakness) -> Iterator[str]:
+    """How a class fails: a sentence a line, and the clearest failures."""
+    yield from weakness_sentences(facts)
+    yield from filter(None, (clearest_heading(facts),))
+    for failure in facts.clearest:
+        yield f"  {failure_text(failure)}"
+    yield NOTE
+
+
 def worst_line(result: Audit) -> str:
     """Line on the worst class under all attacks: the interval of the lowest accuracy, ties, and other candidates."""
     summary, worst = AuditSummary.of(result), result.worst_class()
     equal = [summary.names[label] for label in summary.lowest[1:]]
     others = [name for name in worst.possibly if name not in {worst.name, *equal}]
     clean = sentences.dominant_clean_accuracy(summary)
-    unattacked = result.outcomes.meta.not_applicable and not summary.attacked
     start = f"worst {formatting.singular(result.group)}"
-    start = f"no robustness was evaluated; {start} on clean images" if unattacked else start
     at = f"{bare_percent(worst.accuracy)} % {bracketed(worst.low, worst.high)}"
     parts = [f"{start}: {worst.name}, {at} of {formatting.counted(worst.count, 'image')}"]
     parts += [f"tied with {formatting.listed(equal)}"] if equal else []

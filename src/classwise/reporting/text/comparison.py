@@ -9,6 +9,7 @@ from typing import Any
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
+from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_sentences import PairFacts, decision
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
@@ -31,6 +32,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
             for (name, *cells), teacher in zip(rows, comparison.teachers.values(), strict=True)
         ]
     yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
+    yield legend(columns)
     yield _about(comparison)
     if comparison.selected is not None:
         yield selected_phrase(comparison.selected, comparison.alpha, comparison.group).replace("\u00a0", " ")

@@ -10,17 +10,19 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.power_plan import PowerPlan
 from classwise.auditing.run.result import Audit
+from classwise.auditing.weakness import Weakness
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.progress.display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.sentences import objective_caveat
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
 from classwise.reporting.pages.power_plan import plan_table, shown_points
-from classwise.reporting.text.audit import audit_parts
+from classwise.reporting.text.audit import audit_parts, weakness_parts
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable, in_unit, joined, spanned_rows
 
@@ -56,7 +58,9 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
     images = formatting.counted(about.images, "image")
     title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
     titles = (metric.title for metric in others)
-    yield TextTable(["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"], rows, title)
+    heads = ["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"]
+    yield TextTable(heads, rows, title)
+    yield legend(heads)
     if table.selected is not None:
         yield selected_phrase(table.selected, table.alpha).replace("\u00a0", " ")
     yield ""
@@ -137,16 +141,17 @@ _PARTS: dict[type, Any] = {
     Crossing: comparison_parts,
     Curve: curve_parts,
     PowerPlan: power_plan_parts,
+    Weakness: weakness_parts,
     WorstClass: worst_class_parts,
 }
 
 
-def parts_of(result: Result) -> Iterator[str | TextTable]:
+def parts_of(result: Result | Weakness) -> Iterator[str | TextTable]:
     """The lines and tables that describe a result."""
     parts: Iterator[str | TextTable] = _PARTS[type(result)](result)
     return parts
 
 
-def text(result: Result) -> str:
+def text(result: Result | Weakness) -> str:
     """A result as text, as the command that computes it prints it."""
     return joined(parts_of(result))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.compare.sources import Source
+from classwise.auditing.compare.sources import Source, as_list
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.json_values import json_text
@@ -24,6 +24,7 @@ from classwise.reporting.pages.report import report
 from classwise.reporting.templating import render, style
 from classwise.reporting.viewer import sprites
 from classwise.reporting.viewer.data import FINDINGS, shown_images, viewer_data
+from classwise.reporting.viewer.notes import notes_data
 
 DATA, IMAGES = "data.js", "images"
 """The data of a viewer, and the folder of its sheets."""
@@ -43,7 +44,8 @@ def view(
     It shows the classes, their images, and for each image the predictions under each attack. The site embeds small
     images of the data. Clean images are those of the data set that the audit names, if it is on this machine and its
     SHA-256 is that of the audit; else the examples that the audit saved, or placeholders. Adversarial images are shown
-    if they were saved (``save="images"``).
+    if they were saved (``save="images"``). Notes and tags on images, which the site exports as ``notes.json``, are
+    read from this file in the folders of the audits.
 
     Args:
         audits: one or two audits, their folders, or run folders with one audit each; or these by name.
@@ -57,8 +59,8 @@ def view(
 
     Raises:
         IncompleteError: if an audit is incomplete.
-        ClasswiseError: if an audit cannot be read, the audits are not of the same images, the data are others, or the
-            folder contains other files.
+        ClasswiseError: if an audit cannot be read, the audits are not of the same images, the data or the images of
+            ``notes.json`` are others, or the folder contains other files.
 
     Example:
         >>> import tempfile
@@ -77,7 +79,7 @@ def view(
         audit.outcomes.require_complete()
     shown, sampled = shown_images([*loaded.values()])
     pixels = sprites.pixels_of([*loaded.values()], shown, data, options)
-    content = viewer_data(loaded, shown)
+    content = viewer_data(loaded, shown) | {"notes": notes_data(loaded.values())}
     if folder.is_dir():
         shutil.rmtree(folder / IMAGES, ignore_errors=True)
     content["pixels"] = _write_sheets(folder / IMAGES, pixels, [*loaded.values()])
@@ -105,13 +107,12 @@ def _loaded(audits: Source | Sequence[Source] | Mapping[str, Source]) -> dict[st
     Raises:
         ClasswiseError: if they are not one or two, or one cannot be read.
     """
-    named = audits if isinstance(audits, Mapping) else None
-    sources = [*named.values()] if named is not None else [audits] if isinstance(audits, Source) else [*audits]
+    sources = [*audits.values()] if isinstance(audits, Mapping) else as_list(audits)
     if not 1 <= len(sources) <= 2:
         raise ClasswiseError(f"audits: {len(sources)} are given; a viewer shows one or two")
     read = [source if isinstance(source, Audit) else Audit.load(Path(source)) for source in sources]
-    if named is not None:
-        return dict(zip(checked_names([*named], "names of audits"), read, strict=True))
+    if isinstance(audits, Mapping):
+        return dict(zip(checked_names([*audits], "names of audits"), read, strict=True))
     found: dict[str, Audit] = {}
     for audit in read:
         found[fresh_name(_name(audit, read), found)] = audit

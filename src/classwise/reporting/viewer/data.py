@@ -12,19 +12,32 @@ from numpy.typing import NDArray
 from classwise.auditing.compare.comparability import members_of
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.outcomes.table import ALL, NO_PREDICTION, UNION, Outcomes
+from classwise.auditing.outcomes.table import ALL, NO_PREDICTION, UNION, Grouping, Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.auditing.weakness import weakness
 from classwise.core.compute.rng import CounterRNG
 from classwise.reporting import formatting
 from classwise.reporting.escape import visible
 from classwise.reporting.facts import sentences
 from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.weakness_sentences import (
+    NOTE,
+    clearest_heading,
+    failure_text,
+    weakness_sentences,
+    weakness_title,
+)
 from classwise.stats.counts import IntArray
+from classwise.stats.intervals import proportion_interval
 
 MAX_IMAGES = 20_000
 """Maximum number of images in a viewer; of more images a sample is shown (`shown_images`)."""
 MAX_MATRIX = 30
 """Maximum number of classes whose confusions are listed in full, and of the rows of the matrix."""
+MAX_GROUPS = 200
+"""Maximum number of groups of a grouping that is a filter."""
+MAX_CELLS = 10_000
+"""Maximum number of groups, and of crossings of groups, whose accuracies are in a viewer."""
 TOP = 6
 """Number of predicted classes that are listed for each class if there are more."""
 FINDINGS: Mapping[str, str] = {
@@ -52,11 +65,68 @@ def viewer_data(audits: Mapping[str, Audit], shown: IntArray) -> dict[str, Any]:
         "group": groups.ids[shown].tolist(),
         "label": outcomes.labels[shown].tolist(),
         "index": outcomes.index[shown].tolist(),
+        "files": outcomes.image_names[shown].tolist() if any(outcomes.image_names) else None,
+        "groupings": [
+            {"name": name, "groups": grouping.names, "ids": grouping.ids[shown].tolist()}
+            for name, grouping in other_groupings(first).items()
+        ],
+        "crossings": crossings(audits),
         "audits": [_audit(name, audit, shown) for name, audit in audits.items()],
         "changes": _changes(audits) if len(audits) > 1 else None,
     }
     cleaned: dict[str, Any] = _visible(data)
     return cleaned
+
+
+def other_groupings(audit: Audit) -> dict[str, Grouping]:
+    """The groupings of the images beside that of the audit, by name: those that a viewer has filters for."""
+    outcomes, meta = audit.outcomes, audit.outcomes.meta
+    names = ["class", *meta.groups, *(["superclass"] if meta.superclasses is not None else [])]
+    found = {name: outcomes.grouping(name) for name in names if name != (audit.group or "class")}
+    return {name: grouping for name, grouping in found.items() if 1 < len(grouping.names) <= MAX_GROUPS}
+
+
+def crossings(audits: Mapping[str, Audit]) -> dict[str, Any]:
+    """The accuracies of the groups of every grouping, and of the crossings of two or more groupings.
+
+    They are of all images, also if a viewer shows a sample. Crossings of few groupings come first; those of groupings
+    with more than `MAX_CELLS` crossings in all are left out.
+
+    Returns:
+        ``keys``: for each cell the number of its group in the grouping of the audits and in each of `other_groupings`,
+        separated by commas, and empty for any group. ``n``: its images. ``accuracy``: for each audit and name the
+        numbers of ``correct`` images, and the ends ``low`` and ``high`` of the intervals. Empty without groupings.
+    """
+    first = next(iter(audits.values()))
+    others = other_groupings(first)
+    if not others:
+        return {}
+    ids = np.stack([first.outcomes.grouping(first.group).ids, *(grouping.ids for grouping in others.values())])
+    keys, members, left = list[str](), list[IntArray](), MAX_CELLS
+    for size in range(1, len(ids) + 1):
+        for chosen in itertools.combinations(range(len(ids)), size):
+            cells, inverse = np.unique(ids[[*chosen]], axis=1, return_inverse=True)
+            if cells.shape[1] > left:
+                continue
+            left -= cells.shape[1]
+            members.append(inverse.reshape(-1) + len(keys))
+            for cell in cells.T.tolist():
+                held = dict(zip(chosen, map(str, cell), strict=True))
+                keys.append(",".join(held.get(place, "") for place in range(len(ids))))
+
+    def counted(images: NDArray[np.bool_] | None) -> IntArray:
+        weights = None if images is None else images.astype(np.int64)
+        return sum((np.bincount(cells, weights, len(keys)) for cells in members), np.zeros(len(keys))).astype(np.int64)
+
+    number = counted(None)
+
+    def accuracy(audit: Audit, name: str) -> dict[str, Any]:
+        correct = counted(audit.outcomes.correct(name))
+        low, high = proportion_interval(correct, number, audit.alpha)
+        return {"correct": correct.tolist(), "low": _rounded(low, 4), "high": _rounded(high, 4)}
+
+    found = [{name: accuracy(audit, name) for name in audit.outcomes.names} for audit in audits.values()]
+    return {"keys": keys, "n": number.tolist(), "accuracy": found}
 
 
 def shown_images(audits: Sequence[Audit], most: int = MAX_IMAGES) -> tuple[IntArray, str]:
@@ -109,6 +179,7 @@ def _audit(name: str, audit: Audit, shown: IntArray) -> dict[str, Any]:
         "over": [*filter(None, over)],
         "headline": f"{before}{worst}{after}",
         "lead": sentences.lead(facts),
+        "weakness": _weakness(audit),
         "warnings": [[warning.name, warning.sentence] for warning in audit.warnings],
         "guards": "" if audit.guards is None else audit.guards.sentence,
         "strongest": summary.strongest,
@@ -117,6 +188,18 @@ def _audit(name: str, audit: Audit, shown: IntArray) -> dict[str, Any]:
         "candidates": summary.worst_candidates,
         "names": {verdict: _verdict(audit, verdict, shown) for verdict in outcomes.names},
         "rows": {attack: _rows(frame[frame["attack"] == attack], outcomes.index[shown]) for attack in outcomes.attacks},
+    }
+
+
+def _weakness(audit: Audit) -> dict[str, Any]:
+    """The section on the class of lowest accuracy, and the indices of its clearest failures."""
+    facts = weakness(audit)
+    return {
+        "title": weakness_title(facts),
+        "sentences": weakness_sentences(facts),
+        "heading": clearest_heading(facts),
+        "clearest": [[failure.image, failure_text(failure)] for failure in facts.clearest],
+        "note": NOTE,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from classwise.data.sets.loading import open_data
 from classwise.data.stream import Stream
 from classwise.reporting import formatting
 from classwise.stats.counts import IntArray
+
+logger = logging.getLogger(__name__)
 
 SIDE = 64
 """Largest side of an image in pixels; larger images are reduced."""
@@ -152,10 +155,13 @@ def _clean(audit: Audit, wanted: IntArray, data: Any, options: Mapping[str, Any]
         if required:
             where = formatting.data_name(meta.data, meta.split) or "which are not named"
             raise ClasswiseError(f"data: not the audited images, {where}: {reason}")
-    if found := _saved(audit, CLEAN, wanted):
-        sentence = f"Clean images: the examples that the audit saved; the others have a placeholder, since {reason}."
-        return Tiles.of(*found, wanted), sentence
-    return None, f"Clean images have a placeholder, since {reason}; give the data with --data."
+    found = _saved(audit, CLEAN, wanted)
+    sentence = "Clean images have a placeholder"
+    if found:
+        sentence = "Clean images: the examples that the audit saved; the others have a placeholder"
+    sentence = f"{sentence}, since {reason}; give the data as in the audit (--data, --data-set)."
+    logger.warning("%s", sentence)
+    return Tiles.of(*found, wanted) if found else None, sentence
 
 
 def _opened(data: Any, audit: Audit, options: Mapping[str, Any]) -> Images | Stream:

@@ -2,11 +2,13 @@
 "use strict";
 (() => {
   const data = JSON.parse(CONTENT);
-  const { audits, group, label, index, pixels } = data;
+  const { audits, group, label, index, pixels, groupings, crossings, files } = data;
   const two = audits.length > 1;
   const CHUNK = 44;
   const PRINTED = 1000;
-  const KEYS = ["attack", "model", "group", "predicted", "outcome", "clean", "change", "finding", "low", "high", "sort"];
+  const CROSSED = 30; // largest number of columns of a table of crossings
+  const KEYS = ["attack", "model", "group", "predicted", "outcome", "clean", "change", "finding", "noted", "low", "high", "named", "sort",
+    ...groupings.map((_, number) => `g${number}`)];
   const form = document.querySelector("form");
   const byId = (id) => document.getElementById(id);
   const names = Object.keys(audits[0].names).filter((name) => audits.every((audit) => name in audit.names));
@@ -18,7 +20,11 @@
   const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
   const className = (number) => (number < 0 ? "no prediction" : data.classes[number]);
   const groupName = (number) => `${data.kind} ${data.groups[number]}`;
+  const fileOf = (at) => files?.[at] ?? "";
+  const titleOf = (at) => [`Image ${index[at]}`, fileOf(at)].filter(Boolean).join(", ");
+  const groupsOf = (at) => groupings.map(({ name, groups, ids }) => `${name} ${groups[ids[at]]}`);
   const under = (name) => (name === "all" ? "under all attacks" : name === "clean" ? "without an attack" : `under ${name}`);
+  const failingUnder = (name) => (name === "all" ? "under at least one attack" : under(name));
 
   // Elements
 
@@ -47,7 +53,7 @@
     const given = new URLSearchParams(location.hash.slice(1));
     const offered = (key, held) => {
       const { options } = form.elements[key] ?? {};
-      if (!options) return key === "view" || Number.isFinite(Number(held));
+      if (!options) return ["view", "named"].includes(key) || Number.isFinite(Number(held));
       return key === "attack" || [...options].some((option) => option.value === held);
     };
     const kept = (key) => (offered(key, given.get(key)) ? (given.get(key) ?? "") : "");
@@ -63,6 +69,103 @@
     if (replace) location.replace(target);
     else location.hash = target;
   };
+
+  // Notes and tags by index: those of files, and the changes, which the browser keeps until they are in the files
+
+  const NOTES = `classwise notes ${data.notes.images} ${location.pathname}`;
+  const EMPTY = { tags: [], text: "" };
+  const HIDDEN = /[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ud800-\udfff]/gu; // as in escape.py, but the line break
+  const notes = new Map();
+  const noteOf = (image) => notes.get(image) ?? EMPTY;
+  const same = (one, other) => one.text === other.text && one.tags.join() === other.tags.join();
+  const cleaned = ({ tags, text }) => {
+    const plain = (given) => given.replace(HIDDEN, (hidden) => `⟨U+${hidden.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`).trim();
+    return { tags: [...new Set(tags.map(plain).filter(Boolean))], text: plain(text) };
+  };
+  const joined = (one, other) => cleaned({
+    tags: [...one.tags, ...other.tags],
+    text: one.text.includes(other.text) ? one.text : other.text.includes(one.text) ? other.text : `${one.text}\n${other.text}`,
+  });
+  const join = (list) => list.forEach((note) => notes.set(note.index, joined(noteOf(note.index), note)));
+  join(data.notes.notes);
+  const inFiles = new Map(notes);
+  const changes = () => [...notes].filter(([image, note]) => !same(note, inFiles.get(image) ?? EMPTY))
+    .map(([image, note]) => ({ index: image, was: inFiles.get(image) ?? EMPTY, ...note }));
+  let stored = true;
+  try {
+    for (const { index: image, was, ...note } of JSON.parse(localStorage.getItem(NOTES) ?? "[]")) {
+      notes.set(image, same(noteOf(image), was) ? cleaned(note) : joined(noteOf(image), note));
+    }
+  } catch {
+    stored = false;
+  }
+  const noted = () => [...notes].filter(([, note]) => !same(note, EMPTY)).sort(([one], [other]) => one - other);
+  const tagsOf = (image) => [...noteOf(image).tags, ...(noteOf(image).text ? ["note"] : [])].join(", ");
+  const notesFile = () => JSON.stringify({
+    ...data.notes,
+    notes: noted().map(([image, note]) => ({ index: image, name: fileOf(index.indexOf(image)), ...note })),
+  }, null, 2);
+  const notesIn = (text) => {
+    const read = JSON.parse(text);
+    if (read.schema_version !== data.notes.schema_version) throw new Error(`its schema_version is ${read.schema_version}, not ${data.notes.schema_version}`);
+    if (read.images !== data.notes.images) throw new Error("it is on other images");
+    const texts = (list) => list.every((part) => typeof part === "string");
+    if (!read.notes.every((note) => Number.isInteger(note.index) && texts([...note.tags, note.text]))) throw new Error("it is damaged");
+    return read.notes;
+  };
+  const showNotes = (message = "") => {
+    try {
+      localStorage.setItem(NOTES, JSON.stringify(changes()));
+    } catch {
+      stored = false;
+    }
+    const [all, unsaved] = [noted(), changes().length];
+    byId("notes").querySelector("p").textContent = [message, `${counted(all.length, "image")} with notes or tags.`,
+      unsaved ? `Changes of ${counted(unsaved, "image")} are only in this ${stored ? "browser" : "page"}, and not yet in the notes.json of the audit.` : ""].filter(Boolean).join(" ");
+    byId("notes").querySelector("[name=export]").disabled = !all.length;
+    const held = form.elements.noted.value;
+    const tags = [...new Set(all.flatMap(([, note]) => note.tags))].sort();
+    const options = [["", "any"], ["with", "with a note or tag"], ["without", "without"], ...tags.map((tag) => [`tag ${tag}`, `tag ${tag}`])];
+    form.elements.noted.replaceChildren(...options.map(([value, text]) => make("option", { value, textContent: text })));
+    form.elements.noted.value = options.some(([value]) => value === held) ? held : "";
+    document.querySelectorAll(".thumb").forEach(mark);
+  };
+  const mark = (button) => {
+    const text = tagsOf(index[button.dataset.at]);
+    button.setAttribute("aria-label", [button.title, text].filter(Boolean).join(" "));
+    button.querySelector(".tags")?.remove();
+    if (text) button.append(make("span", { className: "tags", textContent: ` ${text}`, title: text }));
+  };
+  const noteFields = (at) => {
+    const image = index[at];
+    const given = noteOf(image);
+    const tags = make("input", { value: given.tags.join(", "), autocomplete: "off" });
+    const text = make("textarea", { value: given.text, rows: 2 });
+    const changed = () => {
+      notes.set(image, cleaned({ tags: tags.value.split(","), text: text.value }));
+      showNotes();
+    };
+    for (const field of [tags, text]) field.addEventListener("input", changed);
+    return make("div", { className: "controls" }, make("label", {}, "Tags, separated by commas ", tags), make("label", {}, "Note ", text));
+  };
+  byId("notes").querySelector("[name=export]").addEventListener("click", () => {
+    const url = URL.createObjectURL(new Blob([`${notesFile()}\n`], { type: "application/json" }));
+    make("a", { href: url, download: "notes.json" }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 10_000);
+  });
+  byId("notes").querySelector("[name=import]").addEventListener("click", () => byId("notes").querySelector("input").click());
+  byId("notes").querySelector("input").addEventListener("change", async ({ target }) => {
+    const [file] = target.files;
+    if (!file) return;
+    try {
+      const read = notesIn(await file.text());
+      join(read);
+      showNotes(`${counted(read.length, "note")} read from ${file.name}.`);
+    } catch (error) {
+      showNotes(`${file.name} is not read: ${error instanceof SyntaxError || error instanceof TypeError ? "it is damaged" : error.message}.`);
+    }
+    target.value = "";
+  });
 
   // Outcomes of images
 
@@ -82,6 +185,7 @@
     }
     return lowest;
   };
+  const hasMargin = (attack) => audits.some(({ rows }) => (attack ? [rows[attack]] : Object.values(rows)).some((columns) => columns?.margin));
   const firstSuccess = (model, at) => singles[model].find((attack) => !correct(model, attack, at));
   const onlyBy = (model, name, at) => {
     const { members } = audits[model].names[name];
@@ -124,14 +228,20 @@
       clean: audits[model].names.clean && ((at) => correct(model, "clean", at) === (now.clean === "right")),
       change: two && ((at) => changed(name, at) === now.change),
       finding: (at) => hasFinding(model, now.finding, at),
+      noted: (at) => {
+        const note = noteOf(index[at]);
+        return now.noted.startsWith("tag ") ? note.tags.includes(now.noted.slice(4)) : same(note, EMPTY) === (now.noted === "without");
+      },
       low: (at) => (margin(model, name, at) ?? -Infinity) >= low,
       high: (at) => (margin(model, name, at) ?? Infinity) <= high,
+      named: (at) => String(index[at]) === now.named.trim() || fileOf(at).toLowerCase().includes(now.named.trim().toLowerCase()),
+      ...Object.fromEntries(groupings.map(({ ids }, number) => [`g${number}`, (at) => ids[at] === Number(now[`g${number}`])])),
     };
     return Object.keys(known).filter((key) => now[key] !== "" && known[key]).map((key) => known[key]);
   };
   const sorted = (now, places) => {
     const [name, model] = [attackOf(now), modelOf(now)];
-    const by = { margin: (at) => margin(model, name, at), change: (at) => (two ? changeOfMargin(name, at) : null) }[now.sort];
+    const by = { margin: (at) => margin(model, name, at), clean: (at) => margin(model, "clean", at), change: (at) => (two ? changeOfMargin(name, at) : null) }[now.sort];
     if (!by) return places;
     const keys = new Map(places.map((at) => [at, by(at) ?? Infinity]));
     return places.sort((one, other) => keys.get(one) - keys.get(other) || one - other);
@@ -150,7 +260,7 @@
     const longest = Math.max(pixels.width, pixels.height);
     const [width, height] = [(size * pixels.width) / longest, (size * pixels.height) / longest];
     const number = places[kind]?.get(at);
-    const element = make("span", { className: "tile", role: "img", "aria-label": name });
+    const element = make("span", { className: "tile", ...(name ? { role: "img", "aria-label": name } : {}) });
     element.style.width = `${width}px`;
     element.style.height = `${height}px`;
     if (number === undefined) {
@@ -227,7 +337,92 @@
       });
       return make("tr", {}, make("th", { scope: "row", textContent: text, title: text }), ...cells);
     });
-    return table(`Confusions ${under(name)}${two ? `, ${audits[model].name}` : ""}`, heads, rows, "matrix");
+    return table(`Confusions ${failingUnder(name)}${two ? `, ${audits[model].name}` : ""}`, heads, rows, "matrix");
+  };
+  const weakness = ({ name, weakness: found }, model) => {
+    if (!found.title) return [];
+    const shown = found.clearest.map(([image, text]) => [index.indexOf(image), text]).filter(([at]) => at >= 0);
+    const figures = shown.map(([at, text]) => {
+      const button = thumb({ ...state(), attack: "all", model: model ? "1" : "" }, at);
+      button.tabIndex = 0;
+      return make("figure", {}, button, make("figcaption", { textContent: text }));
+    });
+    const texts = [...found.sentences, ...(shown.length ? [found.heading] : [])];
+    return [
+      make("h2", { textContent: two ? `${name}: ${found.title}` : found.title }),
+      ...texts.map((text) => make("p", { className: "paragraph", textContent: text })),
+      make("div", { className: "clearest" }, ...figures),
+      make("p", { className: "note", textContent: found.note }),
+    ];
+  };
+
+  // Crossings of the groups of several groupings: the classes or groups of the audit come first
+
+  const sides = [{ name: data.kind, groups: data.groups, key: "group" },
+    ...groupings.map(({ name, groups }, number) => ({ name, groups, key: `g${number}` }))];
+  const cellOf = (() => {
+    const cells = new Map((crossings.keys ?? []).map((key, cell) => [key, cell]));
+    return (held) => cells.get(sides.map(({ key }) => held[key] ?? "").join(","));
+  })();
+  const cellsOf = (rows, columns) => sides[rows].groups.map((_, row) =>
+    sides[columns].groups.map((_one, column) => cellOf({ [sides[rows].key]: row, [sides[columns].key]: column })));
+  // Not where one grouping divides the other, as superclasses do, or the crossings were too many
+  const isCrossed = (rows, columns) => {
+    const cells = cellsOf(rows, columns);
+    const several = (line) => line.filter((cell) => cell !== undefined).length > 1;
+    return cells.some(several) && cells[0].some((_, column) => several(cells.map((line) => line[column])));
+  };
+  const accuracyOf = (model, name, cell) => {
+    const { correct: right, low, high } = crossings.accuracy[model][name];
+    return { share: right[cell] / crossings.n[cell], right: right[cell], span: `${bare(low[cell])}–${bare(high[cell])}` };
+  };
+  const crossed = (now) => {
+    const chosen = sides.filter(({ key }) => now[key] !== "");
+    const cell = chosen.length && crossings.keys ? cellOf(now) : undefined;
+    if (cell === undefined) return null;
+    const which = chosen.map(({ name, groups, key }) => `${name} ${groups[now[key]]}`).join(", ");
+    const texts = audits.flatMap((audit, model) => [...new Set([attackOf(now), "clean"])].filter((name) => name in audit.names).map((name) => {
+      const { share, right, span } = accuracyOf(model, name, cell);
+      return `${two ? `${audit.name}, ` : ""}${under(name)} ${right.toLocaleString("en")} of ${crossings.n[cell].toLocaleString("en")} correct (${percent(share)}, interval ${span})`;
+    }));
+    return make("p", { className: "paragraph", textContent: `${which}: ${texts.join("; ")}.` });
+  };
+  const crossing = (now, place, rows = 0, wanted = -1, focused = "") => {
+    const name = attackOf(now);
+    const partners = (number) => [...sides.keys()].filter((other) => other !== number && sides[other].groups.length <= CROSSED && isCrossed(number, other));
+    const offered = partners(rows);
+    const columns = offered.includes(wanted) ? wanted : offered[0];
+    if (columns === undefined) return place;
+    const choose = (text, held, numbers, changed) => {
+      const select = make("select", { onchange: () => changed(Number(select.value)) },
+        ...numbers.map((number) => make("option", { value: number, textContent: sides[number].name, selected: number === held })));
+      return make("label", {}, `${text} `, select);
+    };
+    const [down, across] = [sides[rows], sides[columns]];
+    const cells = cellsOf(rows, columns);
+    const anew = (changes) => crossing(now, place, ...changes);
+    const body = down.groups.map((text, row) => make("tr", {},
+      make("th", { scope: "row" }, link(text, { attack: name, [down.key]: row, sort: two ? "change" : "margin" })),
+      ...cells[row].map((cell, column) => {
+        if (cell === undefined) return make("td", { textContent: "–" });
+        const found = audits.map((_, model) => accuracyOf(model, name, cell));
+        const held = { attack: name, [down.key]: row, [across.key]: column, sort: two ? "change" : "margin" };
+        return make("td", {}, link(found.map(({ share }) => bare(share)).join(" → "), held),
+          make("small", { textContent: `${found.map(({ span }) => span).join(" → ")}, n ${crossings.n[cell].toLocaleString("en")}` }));
+      }))).filter((_, row) => cells[row].some((cell) => cell !== undefined));
+    const title = `Accuracy by ${down.name} and ${across.name}, ${under(name)}`;
+    const choices = [
+      choose("Rows", rows, [...sides.keys()].filter((number) => partners(number).length), (held) => anew([held, columns, 0])),
+      choose("Columns", columns, offered, (held) => anew([rows, held, 1])),
+    ];
+    place.replaceChildren(
+      make("h2", { textContent: title }),
+      make("div", { className: "controls crossing" }, ...choices),
+      table(title, [[down.name], ...across.groups.map((text) => [text])], body, "list"),
+      make("p", { className: "note", textContent: `Percent correct${two ? `, ${audits[0].name} → ${audits[1].name}` : ""}, with intervals and numbers of images. A cell opens its images.` }),
+    );
+    if (focused !== "") choices[focused].querySelector("select").focus();
+    return place;
   };
   const overview = (now) => {
     const name = attackOf(now);
@@ -255,6 +450,8 @@
         { attack, model: model || "", outcome: "first", sort: "margin" })]), ".");
     }
     parts.push(links);
+    if (name === "all") audits.forEach((audit, model) => parts.push(...weakness(audit, model)));
+    if (groupings.length) parts.push(crossing(now, make("div")));
     if (data.classes.length <= 20 && data.groups.length <= 20) {
       parts.push(make("h2", { textContent: "Confusions" }));
       parts.push(make("div", { className: "pair two" }, ...audits.map((audit, model) =>
@@ -274,22 +471,30 @@
     const texts = seen.map((number) => (number === label[at] ? "correct" : className(number)));
     return { wrong: seen[model] !== label[at], text: two ? texts.join(" → ") : texts[0] };
   };
+  // The saved images of the attacks that decide, in the order of the attacks
+  const savedKinds = (now) => {
+    const [name, model] = [attackOf(now), modelOf(now)];
+    return audits[model].names[name].members.map((attack) => `adversarial-${model}-${singles[model].indexOf(attack)}`).filter((kind) => kind in places);
+  };
   const thumb = (now, at) => {
     const { wrong, text } = describe(now, at);
-    const name = `Image ${index[at]}, ${className(label[at])}: ${text}`;
-    const button = make("button", { type: "button", className: wrong ? "thumb wrong" : "thumb", tabIndex: -1, "aria-label": name, title: name },
-      tile("clean", at, 64, ""), make("span", { textContent: text }));
-    button.firstChild.removeAttribute("role");
-    button.firstChild.removeAttribute("aria-label");
+    const name = `Image ${index[at]}, ${className(label[at])}: ${[fileOf(at), text].filter(Boolean).join(" ")}`;
+    const file = fileOf(at).split("/").pop();
+    const saved = savedKinds(now).find((kind) => places[kind].has(at));
+    const tiles = ["clean", ...(saved ? [saved] : [])].map((kind) => tile(kind, at, 64));
+    const button = make("button", { type: "button", className: wrong ? "thumb wrong" : "thumb", tabIndex: -1, title: name },
+      make("span", { className: "tiles" }, ...tiles), ...(file ? [make("span", { className: "file", textContent: file }), " "] : []), make("span", { className: "seen", textContent: text }));
     button.dataset.at = at;
+    mark(button);
     return button;
   };
+  const chunk = (now, part) => make("div", { className: savedKinds(now).length ? "chunk pairs" : "chunk" }, ...part.map((at) => thumb(now, at)));
   const appendChunk = (now) => {
     const grid = byId("grid");
     const start = grid.children.length * CHUNK;
     const part = found.slice(start, start + CHUNK);
     if (!part.length) return false;
-    grid.append(make("div", { className: "chunk" }, ...part.map((at) => thumb(now, at))));
+    grid.append(chunk(now, part));
     if (!start) grid.querySelector(".thumb").tabIndex = 0;
     return start + part.length < found.length;
   };
@@ -297,11 +502,14 @@
     const [name, model] = [attackOf(now), modelOf(now)];
     const parts = [
       now.group && groupName(now.group),
+      ...groupings.map(({ name: of, groups }, number) => now[`g${number}`] && `${of} ${groups[now[`g${number}`]]}`),
+      now.named && `name or index ${now.named}`,
       now.predicted && `predicted as ${className(Number(now.predicted))}`,
-      `${{ wrong: "misclassified ", right: "correct ", first: "misclassified first ", only: "misclassified only " }[now.outcome] ?? ""}${under(name)}`,
+      `${{ wrong: "misclassified ", right: "correct ", first: "misclassified first ", only: "misclassified only " }[now.outcome] ?? ""}${["", "right"].includes(now.outcome) ? under(name) : failingUnder(name)}`,
       now.clean && `${now.clean === "wrong" ? "misclassified" : "correct"} without an attack`,
       now.change,
       now.finding && data.findings[now.finding],
+      now.noted && (now.noted.startsWith("tag ") ? now.noted : `${now.noted} a note or tag`),
       now.low && `margin from ${now.low}`,
       now.high && `margin to ${now.high}`,
       two && !now.change && `model ${audits[model].name}`,
@@ -311,8 +519,9 @@
   const gallery = (now) => {
     found = select(now);
     byId("found").textContent = counted(found.length, "image");
-    const order = { margin: "by margin, lowest first", change: "by change of margin, largest loss first" }[now.sort] || "by index";
+    const order = { margin: "by margin, lowest first", clean: "by margin without an attack, lowest first", change: "by change of margin, largest loss first" }[now.sort] || "by index";
     byId("about").textContent = `${described(now)}; sorted ${order}.${two ? ` Below each image: ${audits[0].name} → ${audits[1].name}.` : ""}`;
+    byId("crossed").replaceChildren(...[crossed(now)].filter(Boolean));
     byId("grid").replaceChildren();
     observer?.disconnect();
     if (appendChunk(now)) {
@@ -362,15 +571,12 @@
     const predicted = prediction(model, name, at);
     const wanted = { ...state(), ...Object.fromEntries(KEYS.map((key) => [key, ""])), attack: name, model: now.model, group: group[at], predicted, image: "" };
     const others = select({ ...wanted, group: String(group[at]), predicted: String(predicted), sort: "margin", view: "" }).filter((other) => other !== at);
-    const text = predicted === label[at] ? `correct ${under(name)}` : `predicted as ${className(predicted)} ${under(name)}`;
+    const text = predicted === label[at] ? `correct ${under(name)}` : `predicted as ${className(predicted)} ${failingUnder(name)}`;
     if (!others.length) return [];
-    const near = others.slice(0, 8).map((other) => {
-      const button = thumb(now, other);
-      button.tabIndex = 0;
-      return button;
-    });
+    const near = chunk(now, others.slice(0, 8));
+    for (const button of near.children) button.tabIndex = 0;
     const all = link(`All ${counted(others.length + 1, "image")}`, { attack: name, model: now.model, group: group[at], predicted, sort: "margin" });
-    return [make("h3", { textContent: `Others of ${groupName(group[at])}, ${text}` }), make("div", { className: "chunk" }, ...near), make("p", { className: "note" }, all)];
+    return [make("h3", { textContent: `Others of ${groupName(group[at])}, ${text}` }), near, make("p", { className: "note" }, all)];
   };
   const openImage = (now, at) => {
     const dialog = byId("image");
@@ -389,15 +595,18 @@
       table(`Attacks on image ${index[at]}${two ? `, ${audit.name}` : ""}`, heads(model), attackRows(model, at), "list"),
     ]);
     const where = position < 0 ? "" : `${(position + 1).toLocaleString("en")} of ${found.length.toLocaleString("en")}`;
-    const name = `Image ${index[at]}, class ${className(label[at])}${data.kind === "class" ? "" : `, ${groupName(group[at])}`}`;
+    const name = `${titleOf(at)}, class ${className(label[at])}${data.kind === "class" ? "" : `, ${groupName(group[at])}`}`;
+    const groupsText = groupsOf(at).join(", ");
     dialog.replaceChildren(...[
       make("div", { className: "bar-top" },
         make("h2", { id: "which", textContent: name }),
         make("span", { className: "note", textContent: where }),
         button("← Previous", -1), button("Next →", 1),
         make("button", { type: "button", textContent: "Close", onclick: () => dialog.close() })),
+      groupsText ? make("p", { className: "note", textContent: groupsText }) : null,
       make("div", { className: "first" }, tile("clean", at, 160, `Clean image ${index[at]} of ${className(label[at])}`), make("div", {}, ...tables.filter(Boolean))),
       amplified ? make("p", { className: "note", textContent: amplified }) : null,
+      noteFields(at),
       ...neighbours(now, at),
     ].filter(Boolean));
     if (!dialog.open) dialog.showModal();
@@ -417,15 +626,21 @@
       clean: [any, ["wrong", "misclassified"], ["right", "correct"]],
       change: [any, ["lost", "lost"], ["gained", "gained"]],
       finding: [any, ...Object.entries(data.findings)],
-      sort: [["", "index"], ["margin", "margin"], ...(two ? [["change", "change of margin"]] : [])],
+      sort: [["", "index"], ...(hasMargin() ? [["margin", "margin"]] : []), ...(hasMargin("clean") ? [["clean", "margin without an attack"]] : []), ...(two ? [["change", "change of margin"]] : [])],
     };
+    groupings.forEach(({ name, groups }, number) => {
+      const filter = make("label", {}, `${name[0].toUpperCase()}${name.slice(1)} `, make("select", { name: `g${number}` }));
+      form.elements.predicted.closest("label").before(filter);
+      choices[`g${number}`] = [any, ...groups.map((text, place) => [String(place), text])];
+    });
     for (const [key, options] of Object.entries(choices)) {
       form.elements[key].append(...options.map(([held, text]) => make("option", { value: held, textContent: text })));
     }
     const recorded = Object.keys(data.findings).some((name) => audits.some((_, model) => label.some((_one, at) => hasFinding(model, name, at))));
-    const hidden = { model: !two, change: !two, finding: !recorded, clean: !names.includes("clean") };
+    const hidden = { model: !two, change: !two, finding: !recorded, clean: !names.includes("clean"), low: !hasMargin(), high: !hasMargin() };
     for (const [key, hide] of Object.entries(hidden)) form.elements[key].closest("label").hidden = hide;
-    form.hidden = false;
+    form.hidden = byId("notes").hidden = false;
+    showNotes();
   };
   const move = (event, buttons, at) => {
     const here = buttons[at].getBoundingClientRect();
@@ -454,6 +669,7 @@
     if (button) go({ image: index[button.dataset.at] }, byId("image").open);
   });
   byId("image").addEventListener("keydown", (event) => {
+    if (event.target.closest("input, textarea")) return;
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     const target = found[found.indexOf(label.length && index.indexOf(Number(state().image))) + (step || 0)];
     if (step && target !== undefined) go({ image: index[target] }, true);

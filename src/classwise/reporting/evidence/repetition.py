@@ -1,0 +1,140 @@
+"""Comparison of an audit with the model and the images it states, and its repetition on some of the images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from classwise.auditing.evaluation.evaluation import STORED, GuardMode
+from classwise.auditing.evaluation.option import Decides
+from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.audit import audit as run_audit
+from classwise.auditing.run.preparation import model_identity
+from classwise.auditing.run.result import Audit
+from classwise.core.compute.environment import environment
+from classwise.core.compute.precision import Precision
+from classwise.core.errors import ClasswiseError
+from classwise.data.images import Images
+from classwise.models.base import device_of
+from classwise.reporting.formatting import bare_percent
+from classwise.threat.text import PER_IMAGE
+
+AGREEMENT = 0.99
+"""The least share of equal predictions on other hardware or another version of torch."""
+SAME_MACHINE = ("processor", "device", "threads", "packages")
+"""The entries of an environment that promise equal bits, if they are equal."""
+REPEATED = ("prediction", "correct")
+"""The columns of the outcomes that a repetition must have again."""
+
+
+class Repetition(NamedTuple):
+    """The outcome of attacking some images again.
+
+    Attributes:
+        images: number of images that were attacked again.
+        outcomes: number of their outcomes, of all attacks, that the audit has, too.
+        differing: number of these with another prediction or verdict.
+        exact: whether the machine is that of the audit, so that all must be equal.
+        warnings: names of guards that warn now and did not before, if all images were attacked again; else None.
+    """
+
+    images: int
+    outcomes: int
+    differing: int
+    exact: bool
+    warnings: tuple[str, ...] | None = None
+
+    @property
+    def is_found(self) -> bool:
+        """Whether the audit differs from its repetition by more than the machine explains."""
+        return self.differing > self.allowed or (self.exact and bool(self.warnings))
+
+    @property
+    def allowed(self) -> int:
+        """The number of outcomes that may differ."""
+        return 0 if self.exact else max(1, math.floor((1 - AGREEMENT) * self.outcomes))
+
+    def __str__(self) -> str:
+        """The outcome in words."""
+        may = f"at most {self.allowed} may, as hardware or versions differ"
+        promise = "none may on this machine" if self.exact else may
+        counts = f"{self.differing:,} of {self.outcomes:,} outcomes of {self.images:,} images"
+        guards = "guards are repeated with all images only"
+        if self.warnings is not None:
+            guards = f"guards that warn only now: {', '.join(self.warnings) or 'none'}"
+        share = bare_percent(1 - 0.05 ** (1 / self.images))
+        power = f"a change of {share} % of all images would be found with a probability of 95 %"
+        power = "" if self.warnings is not None or self.differing else f"; {power}"
+        return f"{counts} differ from those of a repetition; {promise}{power}; {guards}"
+
+
+def identity_differences(audit: Audit, model: nn.Module | None, images: Images | None) -> Iterator[str]:
+    """A line for each difference of a model and of images from those of an audit.
+
+    Args:
+        audit: the audit.
+        model: the model, as it would be audited; None: not compared.
+        images: the images; None: not compared.
+    """
+    meta = audit.outcomes.meta
+    if images is not None and (found := images.fingerprint()) != meta.data_hash:
+        yield f"{audit.name}: the images have the SHA-256 {found}, and those of the audit {meta.data_hash or 'none'}"
+    if model is None:
+        return
+    weights, code = model_identity(model)
+    if weights != meta.model_hash:
+        before = meta.model_hash or "none"
+        yield f"{audit.name}: the weights have the SHA-256 {weights}, and those of the audit {before}"
+    recorded = (meta.code or {}).get("model", {})
+    for part in sorted({*recorded, *code}):
+        if recorded.get(part) != code.get(part):
+            yield f"{audit.name}: the code of the model differs: {part}"
+
+
+def repeat(audit: Audit, model: nn.Module, images: Images, number: int | None, seed: int) -> Repetition:
+    """Attack images of an audit again with its settings, and compare the outcomes.
+
+    Args:
+        audit: the audit.
+        model: its model.
+        images: its images.
+        number: how many images, a random sample; None: all.
+        seed: seed of the sample.
+
+    Raises:
+        ClasswiseError: for outcomes that were not computed by classwise, or with a radius for each image.
+    """
+    meta = audit.outcomes.meta
+    attacks = {label: spec for label, spec in meta.attacks.items() if label != CLEAN}
+    if not meta.model_hash or meta.threat is None or None in attacks.values() or PER_IMAGE in meta.threat:
+        raise ClasswiseError(f"{audit.name}: its outcomes cannot be computed again: imported, or a radius per image")
+    rows = torch.arange(len(images))
+    if number is not None and number < len(images):
+        chosen = np.random.default_rng(seed).choice(len(images), number, replace=False)
+        rows = torch.from_numpy(np.sort(chosen))
+    options: dict[str, Any] = {
+        name: meta.settings[name]
+        for name, option in STORED.items()
+        if option.decides in (Decides.VERDICTS, Decides.ATTACKED, Decides.ROWS) and name in meta.settings
+    }
+    options["precision"] = Precision(**{"search": "float32", **options["precision"]})
+    whole = len(rows) == len(images)
+    mode: GuardMode = audit.guards.mode if whole and audit.guards is not None else "off"
+    again = run_audit(model, images.take(rows), meta.threat, attacks or CLEAN, guards=mode, **options)
+    keys = ["index", "attack"]
+    both = again.outcomes.frame.merge(audit.outcomes.frame, on=keys, suffixes=("", "_before"))
+    sampled: Sequence[str] = [] if meta.settle is None else [*attacks]  # of a sample, rows are missing on purpose
+    missing = ~again.outcomes.frame.set_index(keys).index.isin(both.set_index(keys).index)
+    missing &= ~again.outcomes.frame["attack"].isin(sampled).to_numpy()
+    now, before = (both[[f"{name}{end}" for name in REPEATED]].to_numpy(object, na_value=-1) for end in ("", "_before"))
+    differing = (now != before).any(axis=1)
+    here = environment(device_of(model))
+    exact = all(audit.environment.get(key) == here[key] for key in SAME_MACHINE)
+    known = {warning.name for warning in audit.warnings}
+    new = tuple(warning.name for warning in again.warnings if warning.name not in known) if whole else None
+    return Repetition(len(rows), len(both) + int(missing.sum()), int(differing.sum() + missing.sum()), exact, new)

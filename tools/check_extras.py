@@ -27,10 +27,10 @@ ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "install", "--dry-run", "--report")
 HEAD = """# Extras
 
-Written by `make test-extras`: what `pip install "classwise[EXTRA]"` adds to an environment that has the requirements of
-classwise, with the versions of `constraints.txt` where these agree. Python {python}, torch {torch}.
+Written by `make test-extras`: what `pip install -c constraints.txt ".[EXTRA]"`, in a clone, adds to an environment with
+the requirements of classwise, and the versions of `constraints.txt` where these agree. Python {python}, torch {torch}.
 
-Where pip would replace torch, name its version: `pip install "classwise[EXTRA]" torch=={public}`.
+Where pip would replace torch, name its version: `pip install ".[EXTRA]" torch=={public}`.
 
 | extra | result | pip would install |
 | --- | --- | --- |

@@ -34,6 +34,7 @@ LAYERS = (
     "attacks",
     "training",
     "auditing",
+    "posthoc",
     "maite",
     "reporting",
     "sweeps",

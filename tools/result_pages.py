@@ -65,6 +65,11 @@ PAGES: Mapping[str, Callable[[Path], object]] = {
     "real-size/compare.html": real_size,
 }
 """The functions that write the pages, by their paths in ``docs/results``."""
+DATA: Mapping[str, str] = {
+    **{f"papers/results/{name}": f"papers/{name}.html" for name in catalogue.OWN},
+    "real-size": "real-size/compare.html",
+}
+"""Folders of ``docs/results`` to the pages that show their data: in the documentation, links to them open the page."""
 
 
 def write(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 - The directive ``generated`` inserts one of the texts of `tools.reference`.
 - The directive ``public-api`` inserts the documentation of every public name of a module, by autodoc.
-- A link to a page of `tools.result_pages` opens it: the page is written to the same place in the site.
+- A link to a page of `tools.result_pages`, or to the folder of its data, opens the page, which is written to the
+  same place in the site.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class LinkResultPages(SphinxPostTransform):
         here = Path(self.env.docname).parent
         for node in list(self.document.findall(addnodes.pending_xref)):
             file = os.path.normpath(here / node["reftarget"])
-            if file.removeprefix("results/") in result_pages.PAGES:
+            name = file.removeprefix("results/")
+            file = f"results/{result_pages.DATA[name]}" if name in result_pages.DATA else file
+            if name in {*result_pages.PAGES, *result_pages.DATA}:
                 link = nodes.reference("", "", *node.children, refuri=os.path.relpath(file, here), internal=True)
                 node.replace_self(link)
 

@@ -6,6 +6,8 @@ import functools
 import json
 import math
 import re
+from collections import Counter
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -19,8 +21,11 @@ from tools.papers_summary import papers as summary
 
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.page import compact, write_pages
-from classwise.papers.result import Result
+from classwise.papers.page import MARKS, compact, write_pages
+from classwise.papers.result import Result, stored_results
+from classwise.papers.scales import NAMES as SCALES
+from classwise.papers.store import Store
+from classwise.papers.tables import DECIDED, findings_sentence, overviews
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics.variance import variance_interval
 
@@ -43,22 +48,27 @@ OTHER_QUANTITIES = {
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""
 
 
-LARGEST = 600 * 1024
+LARGEST = 640 * 1024
 """Bytes of a page."""
 
 
+FAMILIES = sorted({(file.parts[-3], file.stem) for file in RESULTS})
+"""Pairs of a paper and a scale, whose tests are corrected jointly."""
+RESULT_IDS = sorted(("/".join(file.parts[-3:-1]), file.stem) for file in RESULTS)
+"""Pairs of an item and a scale."""
+
+
 @functools.cache
-def results() -> dict[str, dict[str, Any]]:
-    """Item to its result; all results have one scale."""
+def results() -> dict[tuple[str, str], dict[str, Any]]:
+    """Item and scale to the result."""
     found = [json.loads(file.read_text(encoding="utf-8")) for file in RESULTS]
-    assert len({result["item"] for result in found}) == len(found)
-    return {result["item"]: result for result in found}
+    return {(result["item"], result["evidence"]["scale"]): result for result in found}
 
 
 @functools.cache
-def verdicts_on(paper: str) -> list[tuple[str, dict[str, Any]]]:
-    """The tests of the items of a paper, each with its item."""
-    items = {item: result for item, result in results().items() if item.startswith(f"{paper}/")}
+def verdicts_on(paper: str, scale: str) -> list[tuple[str, dict[str, Any]]]:
+    """The tests of the items of a paper at a scale, each with its item."""
+    items = {item: result for (item, at), result in results().items() if at == scale and item.startswith(f"{paper}/")}
     return [(item, verdict) for item, result in items.items() for verdict in result["verdicts"] if verdict["estimand"]]
 
 
@@ -67,13 +77,12 @@ def page_of(paper: str, folder: Path) -> str:
     return write_pages([paper], COMMITTED, folder)[0].read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join(file.parts[-3:-1]))
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: "-".join((*file.parts[-3:-1], file.stem)))
 def test_results_match_the_current_experiments(file: Path) -> None:
-    """The setting equals that of the scale today, in its precision or float32, and the file has no absolute paths."""
+    """The file has its item and scale, and no absolute paths."""
     result = Result.load(file)
-    scale = experiment(result.item).scales[result.scale]
+    assert result.scale in experiment(result.item).scales
     assert (result.item, f"{result.scale}.json") == ("/".join(file.parts[-3:-1]), file.name)
-    assert result.setting in (scale.about, scale.with_float32().about)
     assert all(catalogue.claim(verdict.claim).id == verdict.claim for verdict in result.verdicts)
     assert {key: result.to_json()[key] for key in ("evidence", "verdicts", "measurements")} == {
         key: json.loads(file.read_text(encoding="utf-8"))[key] for key in ("evidence", "verdicts", "measurements")
@@ -85,10 +94,10 @@ def test_results_match_the_current_experiments(file: Path) -> None:
     assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
-    """By Holm's procedure over all tests of a paper, computed by SciPy's and NumPy's functions."""
-    sampled = [verdict for _, verdict in verdicts_on(paper) if not verdict["exact"]]
+@pytest.mark.parametrize(("paper", "scale"), FAMILIES)
+def test_verdicts_follow_from_p_values_and_intervals(paper: str, scale: str) -> None:
+    """By Holm's procedure over all tests of a paper at a scale, computed by SciPy's and NumPy's functions."""
+    sampled = [verdict for _, verdict in verdicts_on(paper, scale) if not verdict["exact"]]
     order = np.sort([verdict["p_value"] for verdict in sampled])
     steps = np.minimum(np.maximum.accumulate(order * np.arange(len(order), 0, -1)), 1)
     rejected = int((steps <= ALPHA).sum())
@@ -105,7 +114,7 @@ def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
             if verdict["adjusted"] <= ALPHA:
                 answer = "supported" if verdict["low"] > 0 else "contradicted" if verdict["high"] < 0 else answer
         assert verdict["answer"] == answer, verdict["estimand"]
-    for item, verdict in verdicts_on(paper):
+    for item, verdict in verdicts_on(paper, scale):
         known = {part for claim, part in catalogue.claim_parts(verdict["claim"]) if claim == verdict["claim"] and part}
         assert bool(verdict["covers"]) == bool(known), (item, verdict["claim"])
         assert not verdict["exact"] or verdict["answer"] == ("supported" if verdict["value"] > 0 else "contradicted")
@@ -114,24 +123,24 @@ def test_verdicts_follow_from_p_values_and_intervals(paper: str) -> None:
 def test_every_test_has_one_interval_and_one_answer_in_all_files() -> None:
     """Also a test that several items repeat."""
     found: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
-    for _, verdict in (pair for paper in PAPERS for pair in verdicts_on(paper)):
-        key = (verdict["claim"], verdict["estimand"], *verdict["covers"], verdict["value"])
-        found.setdefault(key, set()).add(
-            (verdict["low"], verdict["high"], verdict["level"], verdict["adjusted"], verdict["answer"])
-        )
+    for family in FAMILIES:
+        for _, verdict in verdicts_on(*family):
+            key = (*family, verdict["claim"], verdict["estimand"], *verdict["covers"], verdict["value"])
+            shown = (verdict["low"], verdict["high"], verdict["level"], verdict["adjusted"], verdict["answer"])
+            found.setdefault(key, set()).add(shown)
     assert {key: values for key, values in found.items() if len(values) > 1} == {}
 
 
-@pytest.mark.parametrize("item", sorted(results()))
-def test_no_table_has_another_interval_of_a_tested_estimate(item: str) -> None:
+@pytest.mark.parametrize(("item", "scale"), RESULT_IDS)
+def test_no_table_has_another_interval_of_a_tested_estimate(item: str, scale: str) -> None:
     """A table names the claim that tests the estimate instead. Zeros are not compared: they do not identify one."""
     values = [
         verdict["value"]
-        for verdict in results()[item]["verdicts"]
+        for verdict in results()[item, scale]["verdicts"]
         if verdict["value"] is not None and not verdict["exact"]
     ]
-    claims = {verdict["claim"].partition("/")[2] for _, verdict in verdicts_on(item.partition("/")[0])}
-    for table in results()[item]["tables"]:
+    claims = {verdict["claim"].partition("/")[2] for _, verdict in verdicts_on(item.partition("/")[0], scale)}
+    for table in results()[item, scale]["tables"]:
         for text, small in (cell for row in table["rows"] for cell in row["cells"]):
             if re.fullmatch(r"[+-]?\d+\.\d+", text) and re.fullmatch(r"[-+.\d]+( to |–)[-+.\d]+", small):
                 digits = len(text.partition(".")[2])
@@ -160,12 +169,12 @@ def counts_of(text: str, small: str) -> tuple[tuple[int, int], ...]:
     return tuple(zip(right[fits].astype(int).tolist(), images[fits].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("item", sorted(results()))
-def test_summaries_agree_with_their_classes(item: str) -> None:
+@pytest.mark.parametrize(("item", "scale"), RESULT_IDS)
+def test_summaries_agree_with_their_classes(item: str, scale: str) -> None:
     """Class accuracies are those of some counts; total, CV, MCD and extreme classes follow from the counts."""
     classes: dict[str, list[tuple[str, str]]] = {}
     names: list[str] = []
-    tables = results()[item]["tables"]
+    tables = results()[item, scale]["tables"]
     for table in tables:
         if table["note"] == CLASS_NOTE:
             names = table["heads"][1:]
@@ -199,6 +208,12 @@ def check_row(cells: list[tuple[str, str]], right: Any, size: int, names: list[s
         shows(small, 100 * end)
 
 
+def largest(paper: str) -> dict[str, dict[str, Any]]:
+    """Item of a paper to its result at the largest scale, whose tables and figures the page has."""
+    found = [(item, SCALES.index(scale), result) for (item, scale), result in results().items()]
+    return {item: result for item, _, result in sorted(found, key=lambda one: one[:2]) if item.startswith(f"{paper}/")}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("pages")
@@ -210,14 +225,13 @@ def test_the_page_has_every_number_of_the_results(paper: str, folder: Path) -> N
     assert len(page.encode()) < LARGEST
     assert "&lt;path" not in page, "a drawing is not escaped"
     page = page.replace("&#39;", "'")
-    for item, result in results().items():
-        if item.startswith(f"{paper}/"):
-            cells = [cell for table in result["tables"] for row in table["rows"] for cell in row["cells"]]
-            numbers = [f"{verdict['value']:+z.2f}" for verdict in result["verdicts"] if verdict["value"] is not None]
-            ends = [f"{verdict['low']:+z.2f} to {verdict['high']:+z.2f}" for verdict in result["verdicts"]
-                    if verdict["low"] is not None and not verdict["exact"]]  # fmt: skip
-            shown = {*(text for cell in cells for text in cell), *numbers, *ends}
-            assert [text for text in shown if str(escape(text)).replace("&#39;", "'") not in page] == []
+    for result in largest(paper).values():
+        cells = [cell for table in result["tables"] for row in table["rows"] for cell in row["cells"]]
+        numbers = [f"{verdict['value']:+z.2f}" for verdict in result["verdicts"] if verdict["value"] is not None]
+        ends = [f"{verdict['low']:+z.2f} to {verdict['high']:+z.2f}" for verdict in result["verdicts"]
+                if verdict["low"] is not None and not verdict["exact"]]  # fmt: skip
+        shown = {*(text for cell in cells for text in cell), *numbers, *ends}
+        assert [text for text in shown if str(escape(text)).replace("&#39;", "'") not in page] == []
 
 
 LOOK = ("class", "opacity", "font-size", "font-weight", "text-anchor")
@@ -250,7 +264,7 @@ def marks(svg: str) -> tuple[dict[tuple[str, ...], list[float]], list[tuple[str,
 
 @pytest.mark.parametrize("item", ["kdd21/F2", "kdd21/F4a", "kdd21/E3", "benz20/P2.1", "cfa23/F4"])
 def test_a_page_shortens_drawings_without_changing_them(item: str) -> None:
-    for figure in results()[item]["figures"]:
+    for figure in largest(item.partition("/")[0])[item]["figures"]:
         short = compact(figure["svg"])
         assert len(short) <= len(figure["svg"])
         (cells, labels), (same_cells, same_labels) = marks(figure["svg"]), marks(short)
@@ -261,33 +275,94 @@ def test_a_page_shortens_drawings_without_changing_them(item: str) -> None:
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_no_page_says_more_than_its_evidence(paper: str, folder: Path) -> None:
-    """Results at reduced scale neither hold nor fail: claims are supported, not observed or inconclusive."""
+    """Results at small scale neither hold nor fail: claims are supported, not observed or inconclusive."""
     own = re.sub(r"<style>.*?</style>", "", page_of(paper, folder), flags=re.DOTALL)
     for claim in catalogue.paper(paper).claims:
-        own = own.replace(str(escape(claim.paper)), "")  # the words of the paper
+        for words in (claim.paper, claim.paper.partition("; ")[0]):  # those of the paper
+            own = own.replace(str(escape(words)), "")
     assert not re.search(r"\b(holds|hold|refuted?|confirmed)\b", own)
 
 
 def test_the_last_point_of_a_curve_is_the_end_of_training() -> None:
-    result = results()["kdd21/F1"]
+    result = largest("kdd21")["kdd21/F1"]
     ends = [f">worst {row['cells'][1][0]}<" for row in result["tables"][0]["rows"]]
     for end, figure in zip(ends, result["figures"], strict=True):
         assert end in figure["svg"]
 
 
-def test_the_summary_is_that_of_the_verdicts() -> None:
-    """To regenerate it: ``python -m tools.papers_summary``; each test is in it with its value, interval and item."""
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Path) -> None:
+    """To regenerate them: ``python -m tools.papers_summary``. README, the summary and the chart of the page agree."""
+    stored = stored_results(Store(COMMITTED))
+    sentence, found = findings_sentence(paper, stored), overviews(paper, stored)
+    front, text = (BLOCK.search(file.read_text(encoding="utf-8")).group(2) for file in (FRONT, README))  # type: ignore[union-attr]
+    assert (front, text) == (findings(), summary())
+    assert f"- {paper}: {sentence}\n" in f"{front}\n"
+    own = text.partition(f"### {paper}\n")[2].partition("\n### ")[0]
+    assert f"\n{sentence}\n" in own
+    page = page_of(paper, folder)
+    assert f">{sentence}<" in page
+    chart = page[page.index('<section id="overview">') : page.index('<section id="claims">')]
+    rows = dict(re.findall(r'<tr id="(C\d+)">(.*?)(?=<tr|</tbody)', chart, re.DOTALL))
+    assert set(rows) == {one.claim.id.partition("/")[2] for one in found}
+    for one in found:
+        number = one.claim.id.partition("/")[2]
+        (line,) = re.findall(rf"^\| {number}: .*$", own, re.MULTILINE)
+        row = unescape(rows[number])
+        title, mark, ours, scale = line.replace("\\", "").strip("| ").split(" | ")
+        assert title == f"{number}: {one.claim.title}"
+        mark, _, remark = mark.partition(", ")
+        assert (mark, scale) == (f"{MARKS[one.whole]} {one.whole}", one.scales or "–")
+        assert remark in ("a part is not tested" if one.whole == "inconclusive" else "by construction", "")
+        assert f">{mark}<" in row
+        assert one.claim.title in row
+        estimate, _, span = ours.partition(", ")
+        assert f">{estimate}<" in row
+        assert f">{span}<" in row or not span
+    count = Counter(one.whole for one in found)
+    assert [int(number) for number in re.findall(r"(?<=[ (])\d+(?= (?:was |were )?(?:supp|not|inc))", sentence)] == [
+        count[kind] for kind in DECIDED if count[kind]
+    ]
+
+
+def test_the_summary_is_short() -> None:
     text = README.read_text(encoding="utf-8")
-    (found,) = BLOCK.findall(text)
-    assert found[1] == summary()
-    assert BLOCK.search(FRONT.read_text(encoding="utf-8")).group(2) == findings()  # type: ignore[union-attr]
-    lines = [line.replace("\\", "") for separator in (r"\n", r"\n|; ") for line in re.split(separator, found[1])]
-    for item, verdict in (pair for paper in PAPERS for pair in verdicts_on(paper)):
-        value = f"{verdict['value']:+z.2f}"
-        ends = (
-            "" if verdict["exact"] or verdict["low"] is None else f"[{verdict['low']:+z.2f}, {verdict['high']:+z.2f}]"
-        )
-        number = verdict["claim"].partition("/")[2]
-        assert any(number in line and value in line and ends in line and item in line for line in lines), (item, value)
-    rest = text.replace("".join(found), "")  # the verdicts are generated only
+    assert max(map(len, text.splitlines())) <= 200
+    rest = BLOCK.sub("", text)  # the verdicts are generated only
+    rest = rest.replace("if it is supported", "")
     assert not re.search(r"[Ss]upported|[Nn]ot observed|\b(kdd21|iclr21|benz20|cfa23)/[CTFEP]\d", rest)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_models_of_a_page_are_those_of_its_results(paper: str, folder: Path) -> None:
+    page = page_of(paper, folder)
+    models = page[page.index('<section id="models">') :]
+    for (item, scale), result in results().items():
+        if item.startswith(f"{paper}/"):
+            rows = models.partition(f"<caption>Models at {scale} scale")[2].partition("</table>")[0]
+            for key in result["runs"]:
+                known = rows.partition(f"{key[:8]}: ")[2].partition(";")[0].partition("</small>")[0]
+                assert f'"#{item}"' in known, (item, key)
+    for item, result in largest(paper).items():
+        section = page[page.index(f'<section id="{item}"') :]
+        named = section.partition("Models: ")[2].partition(". ")[0]
+        assert all(f"{key[:8]}" in named and name in named for key, name in result["runs"].items())
+
+
+def test_public_reruns_are_on_the_page_with_their_source(folder: Path) -> None:
+    cited = [(item, one) for item in catalogue.items().values() for one in item.reruns]
+    assert {item.id for item, _ in cited} == {"benz20/F2", "kdd21/F4b"}
+    for item, one in cited:
+        assert one.source.startswith("https://github.com/")
+        assert f"{one.what} Source: {one.source.removeprefix('https://')}" in unescape(page_of(item.paper, folder))
+
+
+def test_an_inconclusive_interval_without_zero_is_nowhere_without_its_adjusted_p_value(folder: Path) -> None:
+    found = [(paper, one) for paper, scale in FAMILIES for _, one in verdicts_on(paper, scale)]
+    for paper, one in found:
+        if one["answer"] != "inconclusive" or one["low"] is None or one["low"] <= 0 <= one["high"]:
+            continue
+        ends = f"{one['low']:+z.2f} to {one['high']:+z.2f} ("
+        texts = [BLOCK.search(README.read_text(encoding="utf-8")).group(2), page_of(paper, folder)]  # type: ignore[union-attr]
+        for place in (text[at.start() :] for text in texts for at in re.finditer(re.escape(ends), text)):
+            assert re.match(r"[^)]*\); adjusted p ", place), place[:80]

@@ -15,7 +15,7 @@ from classwise.papers.claims import Answer, Basis, Test, Verdict, evaluate
 from classwise.papers.experiment import Context, Requested, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval
 from classwise.papers.result import CONFIRMING, Evidence, verdict_text
-from classwise.papers.scales import FASHION, NAMES, REDUCED, SMOKE, Name
+from classwise.papers.scales import FASHION, NAMES, SMALL, SMOKE, Name
 from classwise.papers.store import Store
 from classwise.stats.intervals import Estimate
 from classwise.stats.seeds import difference_over_seeds
@@ -23,7 +23,7 @@ from classwise.training.folder import Run
 
 ANSWERS: tuple[Answer, ...] = ("supported", "contradicted", "inconclusive")
 BUDGET = Evidence(
-    scale="reduced",
+    scale="small",
     trainings=1,
     data=("cifar10",),
     train_images=(5000,),
@@ -46,9 +46,9 @@ OF_MEDIUM = "3 trainings, 50,000 images, 30 epochs"
 @pytest.mark.parametrize(
     ("evidence", "trainings", "covered", "answer", "text"),
     [
-        (BUDGET, 1, 1, "supported", f"supported at reduced scale ({SETTINGS})"),
-        (BUDGET, 1, 1, "contradicted", f"not observed at reduced scale ({SETTINGS})"),
-        (BUDGET, 1, 1, "inconclusive", f"inconclusive at reduced scale ({SETTINGS})"),
+        (BUDGET, 1, 1, "supported", f"supported at small scale ({SETTINGS})"),
+        (BUDGET, 1, 1, "contradicted", f"not observed at small scale ({SETTINGS})"),
+        (BUDGET, 1, 1, "inconclusive", f"inconclusive at small scale ({SETTINGS})"),
         (MEDIUM, 3, 3, "supported", f"supported at medium scale ({OF_MEDIUM})"),
         (MEDIUM, 3, 3, "contradicted", f"not observed at medium scale ({OF_MEDIUM})"),
         (MEDIUM, 3, 3, "inconclusive", f"inconclusive at medium scale ({OF_MEDIUM})"),
@@ -130,8 +130,8 @@ def test_settings_name_what_differs_from_the_usual() -> None:
     assert several.settings == expected
     small = dataclasses.replace(BUDGET, data=("mnist",), epochs=(1,), networks=("small-cnn",), widths=(1.0,))
     assert small.settings == "1 training, 5,000 images of mnist, 1 epoch, small-cnn"
-    assert Evidence(scale="reduced").settings == ""
-    assert verdict_text(verdict("supported"), Evidence(scale="reduced")) == "supported at reduced scale"
+    assert Evidence(scale="small").settings == ""
+    assert verdict_text(verdict("supported"), Evidence(scale="small")) == "supported at small scale"
 
 
 def requested(context: Context, overrides: dict[str, object], count: int = 5000) -> None:
@@ -142,8 +142,8 @@ def requested(context: Context, overrides: dict[str, object], count: int = 5000)
 
 
 def test_evidence_counts_the_seeds_of_each_model(tmp_path: Path) -> None:
-    context = Context(REDUCED, Store(tmp_path / "store"))
-    assert runner.evidence_of(context) == Evidence(scale="reduced")
+    context = Context(SMALL, Store(tmp_path / "store"))
+    assert runner.evidence_of(context) == Evidence(scale="small")
     requested(context, {})
     context.requests.test_images.update((200, 1000))
     assert runner.evidence_of(context) == dataclasses.replace(BUDGET, test_images=(200, 1000))
@@ -166,7 +166,7 @@ def test_evidence_of_several_data_sets_is_shared(tmp_path: Path) -> None:
 
 
 def test_a_test_cannot_state_more_trainings_than_were_requested(tmp_path: Path) -> None:
-    context = Context(REDUCED, Store(tmp_path / "store"))
+    context = Context(SMALL, Store(tmp_path / "store"))
     one = Test(claim="cfa23/C11", estimand="a number", estimators=[interval(Estimate(2.0, 1.0, 3.0))], trainings=3)
     for seed in range(2):
         requested(context, {"seed": seed})

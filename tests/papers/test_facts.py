@@ -137,7 +137,7 @@ def test_verdicts_of_a_store_are_corrected_over_all_items(
     results = [
         Result(
             item=item,
-            evidence=Evidence(scale="reduced"),
+            evidence=Evidence(scale="small"),
             setting="",
             verdicts=evaluate([raw.test(f"{item} {place}") for place, raw in enumerate(raws)]),
         )
@@ -151,7 +151,7 @@ def test_verdicts_of_a_store_are_corrected_over_all_items(
         found = stored_results(store)
         for item, raws in items.items():
             (result,) = found[item]
-            assert repr([*Result.load(store.result_file(item, "reduced")).verdicts]) == repr([*result.verdicts])
+            assert repr([*Result.load(store.result_file(item, "small")).verdicts]) == repr([*result.verdicts])
             for verdict, raw in zip(result.verdicts, raws, strict=True):
                 check_verdict(verdict, raw, family)
 

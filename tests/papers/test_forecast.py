@@ -7,7 +7,7 @@ import pytest
 from classwise.core.compute.rates import RATES
 from classwise.data import DATA
 from classwise.models import build_model
-from classwise.papers.catalogue import experiment
+from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.cost import _network, forecast, passes_per_second, plan
 from classwise.papers.experiment import Training, recipe_at
 from classwise.papers.networks import architecture
@@ -36,7 +36,7 @@ def test_passes_are_those_of_the_recipes() -> None:
 def test_repetitions_have_their_own_trainings_and_items_share_theirs() -> None:
     once, thrice = (forecast("kdd21/T1", "smoke", trainings, rate=constant).total for trainings in (1, 3))
     assert (thrice.trainings, thrice.passes) == (3 * once.trainings, 3 * once.passes)
-    several = forecast(["kdd21/T1", "kdd21/E4", "cfa23/E1"], "reduced", rate=constant)
+    several = forecast(["kdd21/T1", "kdd21/E4", "cfa23/E1"], "small", rate=constant)
     assert [cost.trainings for cost in several.items.values()] == [5, 5, 1]
     assert several.total.trainings == 5
 
@@ -93,11 +93,31 @@ def test_medium_scale_trains_three_times_and_evaluates_two_weights() -> None:
     assert cost.evaluation_passes == 3 * (2 + 1) * 10_000 * (1 + 2 * 20 + 1)
     assert cost.passes == 3 * once.passes
     main, ablation = (forecast(name, "medium", 1, rate=constant).total for name in ("cfa23/T1", "cfa23/T2"))
-    full = [forecast(name, "full", rate=constant).total for name in ("cfa23/T1", "cfa23/T2")]
+    full = [forecast(name, "full", 1, rate=constant).total for name in ("cfa23/T1", "cfa23/T2")]
     assert [main.evaluation_passes, ablation.evaluation_passes] == [
         full[0].evaluation_passes,
         2 * full[1].evaluation_passes,
     ]
+
+
+def test_a_forecast_is_limited_to_some_data_sets() -> None:
+    """MNIST at medium scale: three trainings of the four-layer CNN."""
+    limited = forecast("kdd21/F1", "medium", data_sets=["mnist"], rates=RATES["h100"])
+    assert limited.total.trainings == 3
+    assert list(limited.passes_per_second) == ["small-cnn of width 1 on mnist, bfloat16, batch size 128"]
+    assert forecast("kdd21/F1", "medium", rates=RATES["h100"]).total.trainings == 3 * 5
+    check_refused("kdd21/T1 is not on several", forecast, "kdd21/T1", "medium", data_sets=["mnist"])
+
+
+def test_the_tables_of_cfa23_have_five_trainings_at_full_scale() -> None:
+    """As in the paper: only these tables, and `--trainings` counts."""
+    items = [name for name in runnable() if name.startswith("cfa23") and "full" in experiment(name).scales]
+    five = {"cfa23/T1", "cfa23/T2", "cfa23/T3", "cfa23/E2"}
+    assert {name for name in items if scale_of(name, "full").trainings == 5} == five
+    assert {scale_of(name, scale).trainings for name in five for scale in ("smoke", "small", "reduced")} == {1}
+    default, five_times, once = (forecast("cfa23/T2", "full", count, rate=constant).total for count in (None, 5, 1))
+    assert default == five_times
+    assert default.trainings == 5 * once.trainings
 
 
 def test_an_item_with_more_saved_epochs_serves_the_others() -> None:
@@ -116,7 +136,7 @@ def test_hours_follow_from_measured_rates() -> None:
 
 
 def test_an_item_without_the_scale_is_refused() -> None:
-    check_refused("has no scale 'reduced'", forecast, "cfa23/T4", "reduced", rate=constant)
+    check_refused("has no scale 'small'", forecast, "cfa23/T4", "small", rate=constant)
 
 
 def test_the_rate_is_measured_once_per_network() -> None:

@@ -68,14 +68,14 @@ def test_printed_numbers_name_their_conditions() -> None:
     rows = [Row(name, [Cell("1"), Cell("2"), Cell("3")]) for name in ("AT", "AT, printed", "as printed")]
     table = Table("", ("method", "clean", "printed, clean", "printed"), rows)
     under = "cifar10, preactresnet18, AutoAttack, Linf:8/255"
-    parts = printed_parts(table, "cfa23/T2", "reduced")
+    parts = printed_parts(table, "cfa23/T2", "small")
     assert parts.columns == {2: "cifar10, preactresnet18", 3: under}
     assert parts.rows == {"AT, printed": under}
     assert parts.differs == "data set, network, network width, threat, attacks"
     assert parts.notes()[-1] == f"other than measured: {parts.differs}"
     assert printed_parts(table, "cfa23/T2", "full").differs == ""
     assert printed_parts(table, "cfa23/T2", "smoke").differs == "scale"
-    assert printed_parts(Table("", ("row", "measured"), rows[:1]), "cfa23/T2", "reduced").notes() == []
+    assert printed_parts(Table("", ("row", "measured"), rows[:1]), "cfa23/T2", "small").notes() == []
     assert printed_under("cfa23/F6") == ("cifar10, preactresnet18", "attack not named, Linf:8/255")
     assert printed_under("iclr21/T5")[1] == "PGD-20, Linf:0.031"
     assert printed_under("kdd21/T3")[1] == "Temperature-PGD-20, Linf:0.031"

@@ -13,7 +13,7 @@ from classwise.papers.claims import Measurement, Test
 from classwise.papers.experiment import Findings, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval, over_trainings
 from classwise.papers.runner import TRAININGS, combine, for_data, run
-from classwise.papers.scales import REDUCED, SMOKE, on_data_set
+from classwise.papers.scales import SMALL, SMOKE, on_data_set
 from classwise.reporting.tables import Row, Table
 from classwise.stats.intervals import Estimate
 
@@ -84,7 +84,7 @@ def test_coverage_over_trainings_and_images() -> None:
 
 def test_repetitions_have_other_seeds() -> None:
     """On every data set, also where the scale of the data set is another one."""
-    for scale in (SMOKE, REDUCED):
+    for scale in (SMOKE, SMALL):
         for data in (scale.data, "mnist"):
             repeated = [on_data_set(replace(scale, repetition=repetition), data) for repetition in range(3)]
             seeds = [

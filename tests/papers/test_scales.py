@@ -1,4 +1,4 @@
-"""The precision of a scale on a device: float32 where bfloat16 is slower."""
+"""The arithmetic of the scales, and what medium scale takes from full scale."""
 
 from __future__ import annotations
 
@@ -6,83 +6,36 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import torch
 
-from classwise.auditing.run.result import Audit
-from classwise.core.compute.precision import FAST
 from classwise.core.settings.config import configurable
-from classwise.papers import scales
 from classwise.papers.catalogue import experiment, runnable
 from classwise.papers.claims import Measurement, Test
-from classwise.papers.cost import forecast
 from classwise.papers.experiment import Context, Experiment, Findings, Training, recipe_at
-from classwise.papers.experiments.fair_training import UnfairChoice
 from classwise.papers.interval_estimators import interval
-from classwise.papers.result import Result
-from classwise.papers.runner import _result, run
-from classwise.papers.scales import FASHION, FULL, REDUCED, SMOKE, TIAN, Scale, medium, on_data_set
+from classwise.papers.runner import _result
+from classwise.papers.scales import FASHION, FULL, REDUCED, SMALL, SMOKE, Name, medium
 from classwise.papers.store import Store
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.intervals import Estimate
-from classwise.training.folder import Run
 
 
-@pytest.fixture(params=[True, False], ids=["fast bfloat16", "slow bfloat16"])
-def multiplies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the CPU multiplies bfloat16, as PyTorch reports it."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: request.param, raising=False)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)
-    return bool(request.param)
+@pytest.mark.parametrize("item", runnable())
+def test_no_scale_chooses_the_arithmetic_by_the_processor(item: str) -> None:
+    """Small scale computes in float32 alone; reduced scale trains in bfloat16 and evaluates in float32."""
+    arithmetic: dict[Name, set[str]] = {"small": {"float32"}, "reduced": {"bfloat16"}}
+    for name, dtypes in arithmetic.items():
+        if name in (scales_of := experiment(item).scales):
+            trainings = experiment(item).trainings(scales_of[name])
+            assert {recipe_at(scales_of[name], one).precision.dtype for one in trainings.values()} <= dtypes
+            assert scales_of[name].precision.dtype == "float32" or not trainings
 
 
-def test_every_scale_has_the_dtype_that_is_faster_on_the_device(multiplies: bool) -> None:
-    for name in runnable():
-        for scale in experiment(name).scales.values():
-            there = scale.on_device("cpu")
-            assert (there is scale) is multiplies
-            dtypes = {there.precision.dtype, there.overrides.get("precision.dtype", "float32")}
-            assert multiplies or dtypes == {"float32"}
-            assert multiplies or "bfloat16" not in there.about
-
-
-@pytest.mark.parametrize("name", ["cfa23/E1", "kdd21/T1", "benz20/F2"])
-def test_recipes_differ_in_the_dtype_alone(name: str) -> None:
-    for scale in experiment(name).scales.values():
-        there = scale.with_float32()
-        trainings = experiment(name).trainings(scale)
-        assert experiment(name).trainings(there) == trainings
-        for training in trainings.values():
-            recipe = recipe_at(scale, training)
-            precision = dataclasses.replace(recipe.precision, dtype="float32")
-            assert recipe_at(there, training) == dataclasses.replace(recipe, precision=precision)
-
-
-@pytest.mark.parametrize("data", [*scales.PAPER_DATA, *scales.OWN_DATA])
-@pytest.mark.parametrize("scale", [REDUCED, FASHION, FULL, medium(TIAN)], ids=["reduced", "fashion", "full", "medium"])
-def test_another_data_set_keeps_the_dtype(scale: Scale, data: str) -> None:
-    assert on_data_set(scale.with_float32(), data) == on_data_set(scale, data).with_float32()
-
-
-def test_a_forecast_is_of_the_dtype_of_the_run(multiplies: bool) -> None:
-    rate = {"float32": 1.0, "bfloat16": 2.0}
-    found = forecast("cfa23/E1", "reduced", rate=lambda recipe, _: rate[recipe.precision.dtype])
-    assert list(found.passes_per_second.values()) == [2.0 if multiplies else 1.0]
-
-
-def test_a_run_records_the_dtype_of_the_device(
-    multiplies: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = {**SMOKE.overrides, "epochs": 1, "precision.dtype": FAST.dtype, "precision.channels_last": True}
-    fast = dataclasses.replace(SMOKE, about="digits in bfloat16", overrides=overrides, precision=FAST)
-    monkeypatch.setattr(UnfairChoice, "scales", {"smoke": fast})
-    store = Store(tmp_path / "store")
-    run("cfa23/E1", "smoke", store.path)
-    (recipe,) = store.runs
-    dtype = "bfloat16" if multiplies else "float32"
-    assert Run.open(recipe.parent).recipe.precision.dtype == dtype
-    audits = [Audit.load(file.parent) for file in recipe.parent.glob("audits/*/audit.json")]
-    assert {audit.outcomes.meta.precision["dtype"] for audit in audits} == {dtype}
-    assert dtype in Result.load(store.result_file("cfa23/E1", "smoke")).setting
+def test_the_guide_states_the_images_of_costly_attacks() -> None:
+    """Attacks of thousands of passes at the scales below full."""
+    guide = (Path(__file__).parents[2] / "docs/papers/index.md").read_text(encoding="utf-8")
+    stated = f"use\n  {SMALL.few:,} test images, as at `small` and `reduced`"
+    assert stated in guide
+    assert {SMALL.few, REDUCED.few, FASHION.few, medium(FULL).few} == {SMALL.few}
 
 
 def test_medium_has_the_networks_and_data_of_full_scale_and_the_budget_of_short_trainings() -> None:
@@ -97,7 +50,7 @@ def test_medium_has_the_networks_and_data_of_full_scale_and_the_budget_of_short_
         for row, training in declared.items():
             assert chosen is not None
             recipe, paper = recipe_at(chosen, training), recipe_at(full, published.get(row, training))
-            found.add((recipe.epochs, recipe.data.validation > 0, getattr(recipe.parts.averaging, "gate", "absolute")))
+            found.add((recipe.epochs, recipe.data.validation != 0, getattr(recipe.parts.averaging, "gate", "absolute")))
             assert (recipe.model, recipe.threat) == (paper.model, paper.threat), (name, row)
             assert recipe.data.augment == paper.data.augment
             assert recipe.selection == ("last" if training.recipe == "standard" else "auto"), (name, row)

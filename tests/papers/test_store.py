@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from classwise.auditing.run.result import Audit
 from classwise.core.files.ownership import OWNER, FolderInUseError, contents, owned
@@ -73,6 +75,37 @@ def test_other_data_is_another_run(tmp_path: Path) -> None:
     store = Store(tmp_path)
     quick = Recipe.read(QUICK, {"epochs": 1})
     assert store.train(quick, IMAGES).path.name != store.train(quick, IMAGES.take(slice(0, 100))).path.name
+
+
+def test_a_store_has_a_model_in_one_arithmetic(tmp_path: Path) -> None:
+    store, quick = Store(tmp_path), Recipe.read(QUICK, {"epochs": 1})
+    first = store.train(quick, IMAGES)
+    other = Recipe.read(quick, {"precision.dtype": "bfloat16"})
+    check_refused(rf"{first.path.name} is this model in float32, and the models of a store", store.train, other, IMAGES)
+    assert store.runs == (first.recipe_file,)
+    store.train(Recipe.read(other, {"seed": 1}), IMAGES)  # another model
+
+
+def test_a_kept_model_serves_in_place_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a store without the run: with weights in half precision, and the epochs and decisions of the training."""
+    store = Store(tmp_path / "store")
+    with pytest.raises(StoppedError):
+        store.train(QUICK, IMAGES, progress=Stopping(5))
+    check_refused("finish it first", store.keep, Run.open(store.runs[0].parent))
+    run = store.train(QUICK, IMAGES)
+    kept = store.keep(run)
+    assert store.train(QUICK, IMAGES).path == kept.path
+    other = Store(tmp_path / "other")
+    shutil.copytree(store.path / "models", other.path / "models")
+    monkeypatch.setattr(module, "train", None)
+    found = other.train(QUICK, IMAGES)
+    assert found.path == tmp_path / "other" / "models" / run.path.name
+    assert found.saved_weights() == run.saved_weights()
+    assert found.epochs.equals(run.epochs)
+    assert found.best_epoch() == run.best_epoch()
+    assert found.weights_file("best").stat().st_size < 0.7 * run.weights_file("best").stat().st_size
+    weights = dict(run.model().named_parameters())
+    assert all(torch.equal(weights[name].half().float(), rounded) for name, rounded in found.model().named_parameters())
 
 
 def test_a_run_with_saved_epochs_serves_requests_for_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,11 @@ def result_of(item: str, value: float, *more: float) -> Result:
         )
         for estimate in (value, *more)
     ]
-    return Result(item=item, evidence=Evidence(scale="reduced", trainings=1), setting="", verdicts=evaluate(tests))
+    return Result(item=item, evidence=Evidence(scale="small", trainings=1), setting="", verdicts=evaluate(tests))
 
 
 def answers_of(store: Store, item: str) -> list[str]:
-    facts = json.loads(store.result_file(item, "reduced").read_text(encoding="utf-8"))
+    facts = json.loads(store.result_file(item, "small").read_text(encoding="utf-8"))
     return [verdict["text"].partition(" at ")[0] for verdict in facts["verdicts"]]
 
 
@@ -44,10 +44,10 @@ def test_a_further_result_changes_the_files_of_the_others(tmp_path: Path) -> Non
     save_result(result_of("kdd21/T3", -6.0, *np.linspace(0.1, 0.8, 8)), store)
     assert answers_of(store, "kdd21/T1") == ["inconclusive"]
     assert answers_of(store, "kdd21/T3") == ["not observed", *["inconclusive"] * 8]
-    wide = Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0]
+    wide = Result.load(store.result_file("kdd21/T1", "small")).verdicts[0]
     save_result(result_of("kdd21/T3", -6.0), store)  # run again, with fewer tests
     assert answers_of(store, "kdd21/T1") == ["supported"]
-    assert wide.low < 0 < Result.load(store.result_file("kdd21/T1", "reduced")).verdicts[0].low
+    assert wide.low < 0 < Result.load(store.result_file("kdd21/T1", "small")).verdicts[0].low
 
 
 @pytest.mark.parametrize("order", [*itertools.permutations(("kdd21/T1", "kdd21/T3", "kdd21/F1"))])
@@ -57,7 +57,7 @@ def test_equal_p_values_have_the_same_levels_in_any_order_of_the_runs(order: tup
     for item in order:
         save_result(result_of(item, values[item], values[item] / 10), store)
     shown = {item: results[0].verdicts[0] for item, results in stored_results(store).items() if results}
-    files = {item: Result.load(store.result_file(item, "reduced")).verdicts[0] for item in shown}
+    files = {item: Result.load(store.result_file(item, "small")).verdicts[0] for item in shown}
     assert len({verdict.p_value for verdict in shown.values()}) == 1
     assert [verdict.level for verdict in shown.values()] == pytest.approx([0.05 / 6, 0.05 / 5, 0.05 / 4])
     for item, verdict in shown.items():
@@ -69,9 +69,7 @@ def test_equal_p_values_have_the_same_levels_in_any_order_of_the_runs(order: tup
 def test_a_damaged_result_of_the_paper_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     save_result(result_of("kdd21/T1", 1.0), store)
-    store.result_file("kdd21/T1", "reduced").write_text("{", encoding="utf-8")
-    check_refused(
-        r"T1/reduced.json is damaged; run the experiment again", save_result, result_of("kdd21/T3", 1.0), store
-    )
+    store.result_file("kdd21/T1", "small").write_text("{", encoding="utf-8")
+    check_refused(r"T1/small.json is damaged; run the experiment again", save_result, result_of("kdd21/T3", 1.0), store)
     save_result(result_of("kdd21/T1", 1.0), store)
     save_result(result_of("kdd21/T3", 1.0), store)

@@ -25,8 +25,8 @@ INTERNAL = {
     "main": "cli:main",
     "audit_corruptions": "auditing.run.corruptions:audit_corruptions",
     "audit_seeds": "auditing.run.seeds:audit_seeds",
-    "adjust_logits": "training.posthoc.logit_adjustment:adjust_logits",
-    "interpolate_weights": "training.posthoc.weight_interpolation:interpolate_weights",
+    "adjust_logits": "posthoc.logit_adjustment:adjust_logits",
+    "interpolate_weights": "posthoc.weight_interpolation:interpolate_weights",
 }
 """Functions that are not public, and their places: edit those that move. A public name of `classwise` comes first."""
 

@@ -15,7 +15,7 @@ The words, from the file of a paper to its page:
 - `~classwise.papers.catalogue.Item`: a table, figure, method or other part of a paper, with its numbers as printed.
 - `~classwise.papers.catalogue.Claim`: a statement of a paper, or a question that it leaves open.
 - `~classwise.papers.catalogue.Note`: an inconsistency of a paper, or how this library reads an ambiguity.
-- `~classwise.papers.scales.Scale`: the data, network and budget of a run, such as ``reduced`` or ``full``.
+- `~classwise.papers.scales.Scale`: the data, network and budget of a run, such as ``small`` or ``full``.
 - `~classwise.papers.experiment.Experiment`: the computation that reproduces an item at a scale; the item names it and
   gives its parameters.
 - `~classwise.papers.experiment.Training`: a recipe with overrides, as an experiment declares it before a run;

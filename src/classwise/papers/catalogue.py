@@ -28,8 +28,23 @@ Kind = Literal[
     "data set", "network", "method", "attack", "quantity", "table", "figure", "experiment", "theorem", "plan"
 ]
 
+LONGEST_TITLE = 60
+"""Characters of the title of a claim."""
 _EXPERIMENTS: Registry[Experiment] = Registry("experiment", {}, base="classwise.papers.experiment:Experiment")
 """Builder of experiments, which the items name by their paths."""
+
+
+@configurable
+class Rerun:
+    """A public rerun of an item by others, or a close analogue of it, shown beside the results.
+
+    Attributes:
+        what: what was run and what was found, as its source states it.
+        source: address of the source.
+    """
+
+    what: str
+    source: str
 
 
 @configurable
@@ -54,6 +69,7 @@ class Item:
             of an item with the same settings.
         no_settings: why the paper states no settings; empty if it does.
         printed: the table or figure as printed, misprints included, or the id of an entry of the section ``printed``.
+        reruns: public reruns by others.
     """
 
     id: str
@@ -69,6 +85,7 @@ class Item:
     settings: str | dict[str, Any] = ""
     no_settings: str = ""
     printed: str | dict[str, Any] = ""
+    reruns: tuple[Rerun, ...] = ()
 
     @property
     def paper(self) -> str:
@@ -162,6 +179,7 @@ class Claim:
         default_part: the part that a test covers if it names none.
         same_as: equivalent claims of other papers, as ``kdd21/C1``, or ``kdd21/C1: part`` for a part of one.
         question: whether it asks rather than states; items report measurements for it, without verdicts.
+        title: the statement in a few words, of at most `LONGEST_TITLE` characters; by default the statement.
     """
 
     id: str
@@ -172,6 +190,10 @@ class Claim:
     default_part: str = ""
     same_as: tuple[str, ...] = ()
     question: bool = False
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.claim)
 
 
 @configurable

@@ -8,7 +8,7 @@ inconclusive. A claim about printed numbers, or a computation without sampling, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
@@ -43,7 +43,8 @@ class Tested:
         exact: whether there is no sampling error; the interval is then the value itself.
         limits: range of the estimate, such as -1 and 1 for a correlation; intervals are clipped to it.
         note: remark shown with the verdict.
-        covers: the tested parts of the claim, named as in `catalogue.claim_parts`; empty if the claim has one part.
+        covers: the tested parts of the claim, named as in `catalogue.claim_parts`, or those that the reason of an
+            untested claim is about; empty if the claim has one part.
         basis: what the test uses. A computation and the printed numbers are exact.
         trainings: number of independent trainings (seeds) of each model that the intervals cover, such as those of
             `classwise.stats.seeds`; 1 if the intervals are for fixed models.
@@ -157,15 +158,27 @@ class Verdict(Tested):
     adjusted: float = float("nan")
 
 
-def not_tested(claim: str, reason: str, *, cifar10: bool = False) -> Test:
+def not_tested(claim: str, reason: str, *, covers: Iterable[str] = (), cifar10: bool = False) -> Test:
     """A claim that an experiment does not test, with the reason.
 
     Args:
         claim: claim id.
         reason: why it is not tested; the note of its verdict.
+        covers: the parts of the claim that the reason is about; empty for all of them.
         cifar10: as in `Test`.
     """
-    return Test(claim=claim, estimand="", note=reason, cifar10=cifar10)
+    return Test(claim=claim, estimand="", note=reason, covers=tuple(covers), cifar10=cifar10)
+
+
+def unless(reason: str, tests: Sequence[Test]) -> list[Test]:
+    """The tests, or their claims as not tested if there is a reason.
+
+    Args:
+        reason: why they are not tested; empty if they are.
+        tests: tests of claims.
+    """
+    untested = (not_tested(test.claim, reason, covers=test.covers, cifar10=test.cifar10) for test in tests)
+    return list(untested) if reason else list(tests)
 
 
 def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]:
@@ -229,59 +242,6 @@ def _answer(low: float, high: float) -> Answer:
     return "supported" if low > 0 else "contradicted" if high < 0 else "inconclusive"
 
 
-@dataclass(frozen=True)
-class ClaimSummary:
-    """Verdicts of several items on a claim.
-
-    Attributes:
-        claim: claim id.
-        verdicts: pairs of item and verdict from the items that tested the claim; if none did, from all items.
-        tested: parts of the claim that were tested.
-        untested: parts that were not tested. If there are any, the claim has no verdict.
-    """
-
-    claim: str
-    verdicts: Sequence[tuple[str, Verdict]]
-    tested: Sequence[str]
-    untested: Sequence[str]
-
-    @property
-    def partial(self) -> bool:
-        """Whether some parts were tested and others were not."""
-        return bool(self.tested and self.untested)
-
-
-def summarise_claim(
-    claim: str, parts: Sequence[tuple[str, str]], verdicts: Sequence[tuple[str, Verdict]]
-) -> ClaimSummary:
-    """Combine the verdicts of several items on parts of a claim.
-
-    Args:
-        claim: claim id.
-        parts: result of `catalogue.claim_parts`: pairs of a claim and a part, empty if the claim has one part.
-        verdicts: pairs of item and verdict, on any claims.
-    """
-    related = [
-        (item, verdict) for item, verdict in verdicts if verdict.claim in {claim, *(known for known, _ in parts)}
-    ]
-    tests = [(item, verdict) for item, verdict in related if verdict.estimand]
-    items = {item for item, _ in tests}
-    tested = [(item, verdict) for item, verdict in related if item in items]
-    covered = {(verdict.claim, part) for _, verdict in tests for part in (verdict.covers or ("",))}
-    unlisted = [(known, part) for known, part in sorted(covered) if (known, part) not in parts]
-
-    def named(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-        names = (part if known == claim else f"{known}: {part}" if part else known for known, part in pairs)
-        return tuple(name or "the claim" for name in names)
-
-    return ClaimSummary(
-        claim,
-        tested or related,
-        named([*(pair for pair in parts if pair in covered), *unlisted]),
-        named([pair for pair in parts if pair not in covered]),
-    )
-
-
 def _rescaled(one: Verdict, level: float) -> Verdict:
     if level == one.level:
         return one
@@ -300,7 +260,7 @@ def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:
 
 def _verdict(test: Test, alpha: float, p_value: float, adjusted: float, level: float) -> Verdict:
     if not test.estimators:
-        return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note)
+        return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note, covers=tuple(test.covers))
     answer, place, shares = test.decide(level if test.exact else min(p_value, alpha))
     estimate = test.estimate(place, level / shares)
     low, high = _clip(estimate.low, estimate.high, test.limits)

@@ -155,6 +155,7 @@ def forecast(
     scale: str,
     trainings: int | None = None,
     *,
+    data_sets: Sequence[str] = (),
     device: str = "cpu",
     rate: Callable[[Recipe, str], float] | None = None,
     rates: Rates | None = None,
@@ -163,15 +164,17 @@ def forecast(
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``reduced``, ``medium`` or ``full``.
+        scale: ``smoke``, ``small``, ``medium`` or ``full``.
         trainings: independent trainings of each model; None for those of the scale.
+        data_sets: the data sets to which items on several of them are limited; empty for all.
         device: PyTorch device.
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
         rates: measured rates of another device (`classwise.core.compute.rates.RATES`), for the hours on it; nothing is
             timed.
 
     Raises:
-        ClasswiseError: if an id is unknown, or an experiment has no such scale.
+        ClasswiseError: if an id is unknown, an experiment has no such scale or data set, or an item on a single data
+            set is limited to some.
 
     Example:
         >>> import classwise as cw
@@ -180,7 +183,7 @@ def forecast(
         (0, 5)
     """
     items = [names] if isinstance(names, str) else names
-    planned = {name: _planned(name, scale, trainings, "" if rates else device) for name in items}
+    planned = {name: _planned(name, scale, trainings, data_sets) for name in items}
     together = _distinct(planned.values())
     networks = {training.network: training for training in together}
 
@@ -248,7 +251,7 @@ def plan(papers: Sequence[str], scale: str) -> list[str]:
         for item in catalogue.paper(name).items
         if scale in item.scales and not experiment(item.id).takes_models
     ]
-    planned = {name: _planned(name, scale, 1, "cpu") for name in items}
+    planned = {name: _planned(name, scale, 1) for name in items}
     saved = {
         name: max((len(training.recipe.checkpoint_epochs) for training in found.values()), default=0)
         for name, found in planned.items()
@@ -275,18 +278,18 @@ def _distinct(items: Iterable[Mapping[tuple[Key, tuple[int, ...]], _Planned]]) -
     return found
 
 
-def _planned(name: str, scale: str, trainings: int | None, device: str) -> dict[tuple[Key, tuple[int, ...]], _Planned]:
-    """The trainings of an item, by what makes them the same in a store, and by the epochs that they save.
-
-    Without a device, their precision is that of the scale.
-    """
+def _planned(
+    name: str, scale: str, trainings: int | None, data_sets: Sequence[str] = ()
+) -> dict[tuple[Key, tuple[int, ...]], _Planned]:
+    """The trainings of an item, by what makes them the same in a store, and by the epochs that they save."""
     planned: dict[tuple[Key, tuple[int, ...]], _Planned] = {}
-    one, base = experiment(name), scale_of(name, scale)
-    base = base.on_device(device) if device else base
+    one, base = experiment(name), scale_of(name, scale, data_sets)
     for repetition in range(trainings or base.trainings):
         repeated = dataclasses.replace(base, repetition=repetition)
         declared = {**one.trainings(repeated), **one.conditional_trainings(repeated)}
         for row, training in declared.items():
+            if data_sets and training.data not in data_sets:
+                continue
             own = on_data_set(repeated, training.data) if training.data else repeated
             recipe = recipe_at(repeated, training)
             published = DATA.load(own.data).sizes[0]  # of the training split

@@ -17,6 +17,7 @@ Measures = Callable[..., IntervalEstimator] | Mapping[str, Callable[..., Interva
 """Interval estimators by the name of the measure, as functions of what they are measured on."""
 Lists = Mapping[str, Any]
 """Values of placeholders, or lists of them."""
+_NUMBER = re.compile(r"[\d.]+")
 _MEASURE = re.compile(r"(minus )?(.+?)(?: ([+-]) ([\d.]+))?")
 
 
@@ -29,17 +30,19 @@ class DeclaredTest:
         estimand: description of the estimated quantity; the claim is that it is above zero.
         parts: a measure followed by what it is measured on, such as ``[worst class, FRL, TRADES + EMA]`` for the
             difference of two models. ``minus`` before a measure changes its sign; ``+ 2`` after it adds two points.
+            Empty for parts of a claim that cannot be tested at all, with the reason in `lacking`.
         each: placeholder to its values, or to the name of a list of the experiment: every combination has the parts,
             the last placeholder varying fastest. Of a value that is a list, ``{pair[0]}`` is the first element.
         covers: tested parts of the claim.
         needs: what must not be excluded besides what the parts name.
-        lacking: reason of no test where there is nothing to test it on; empty for what the scale does not include.
+        lacking: reason of no test where there is nothing to test it on, or none is possible; empty for what the scale
+            does not include.
         unit: as in `classwise.papers.claims.Tested`, and so are the others.
     """
 
     claim: str
-    estimand: str
-    parts: tuple[tuple[str, ...], ...]
+    estimand: str = ""
+    parts: tuple[tuple[str, ...], ...] = ()
     each: dict[str, str | tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     covers: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -91,7 +94,7 @@ def declared_tests(
         declared: the tests.
         measures: interval estimators.
         lists: values of placeholders.
-        known: what this scale has; parts on others are left out. None if it has everything.
+        known: what this scale has, besides numbers; parts on others are left out. None if it has everything.
         excluded: what no test uses, to the reason; parts on it are left out, and the reasons are stated.
     """
     tests, untested, lacking = list[Test](), list[Test](), list[Test]()
@@ -99,17 +102,19 @@ def declared_tests(
     for one in declared:
         found = one.combinations(values)
         named = dict.fromkeys(name for part, _ in found for name in part[1:])
-        absent = [name for name in named if known is not None and name not in known]
+        absent = [name for name in named if known is not None and name not in known and not _NUMBER.fullmatch(name)]
         out = [name for name in dict.fromkeys((*named, *one.needs)) if name in no]
         kept = [pair for pair in found if not {*pair[0][1:]} & {*absent, *out} and not {*one.needs} & {*out}]
+        left = dict.fromkeys(part for pair in found if pair not in kept for part in pair[1])
         if kept:
             covers = tuple(dict.fromkeys(part for _, covered in kept for part in covered))
             tests.append(one.test([part for part, _ in kept], covers, measures, values))
-        if out:
-            untested.append(not_tested(one.claim, no[out[0]].format(", ".join(out))))
+        if out or not one.parts:
+            reason = "; ".join(dict.fromkeys(no[name].format(", ".join(out)) for name in out)) or one.lacking
+            untested.append(not_tested(one.claim, reason, covers=left or one.covers))
         elif not kept:
             reason = one.lacking.format(**values) or f"this scale does not include {', '.join(absent)}"
-            lacking.append(not_tested(one.claim, reason))
+            lacking.append(not_tested(one.claim, reason, covers=left))
     tested = {test.claim for test in tests}
     return [*tests, *untested, *(test for test in lacking if test.claim not in tested)]
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
+from torch import nn
 
 from classwise.auditing.evaluation.evaluation import Tensors
 from classwise.auditing.run.result import Audit
@@ -132,19 +133,22 @@ class Context:
         self.last_weights = last_weights
 
     def for_data_sets(self, names: Sequence[str]) -> tuple[dict[str, Context], dict[str, str]]:
-        """Create a context for each available data set; all share the store and the record of requests.
+        """Create a context for each available data set of this run; all share the store and the record of requests.
 
         Args:
             names: data set names.
 
         Returns:
-            Contexts by data set, and for each unavailable data set the reason.
+            Contexts by data set, and for each other data set the reason why it has none.
 
         Raises:
             ClasswiseError: if no data set is available.
         """
         available, absent, errors = dict[str, Context](), dict[str, str](), list[str]()
         for name in names:
+            if self.scale.data_sets and name not in self.scale.data_sets:
+                absent[name] = "left out of this run"
+                continue
             own = self._at(on_data_set(self.scale, name))
             try:
                 _ = own.train_images, own.test_images
@@ -155,7 +159,8 @@ class Context:
                 continue
             available[name] = own
         if not available:
-            raise ClasswiseError(f"none of the data sets {', '.join(absent)} is available: {errors[0]}")
+            wanted = ", ".join(self.scale.data_sets or absent)
+            raise ClasswiseError(f"none of the data sets {wanted} is available: {errors[0]}")
         return available, absent
 
     def repeated(self, repetition: int) -> Context:
@@ -169,6 +174,10 @@ class Context:
     def with_last_weights(self) -> Context:
         """Create a context with the weights of the last epoch in place of the selected ones; it shares the requests."""
         return self._at(self.scale, last_weights=True)
+
+    def with_threat(self, threat: str) -> Context:
+        """Create a context with another threat of training and evaluation; it shares the requests."""
+        return self._at(replace(self.scale, threat=threat))
 
     def _at(self, scale: Scale, **changes: Any) -> Context:
         names = ("device", "progress", "inputs", "requests", "last_weights")
@@ -270,6 +279,26 @@ class Context:
         )
         self.requests.trainings[trained.path.name] = Requested(training, recipe, self.scale.data, len(data))
         return replace(trained, default="last") if self.last_weights else trained
+
+    def audit_model(self, model: nn.Module, attacks: Mapping[str, Spec], *, images: Images | None = None) -> Audit:
+        """Audit a model that was trained elsewhere, or load the audit from the store.
+
+        Args:
+            model: a module that maps images in [0, 1] to logits.
+            attacks: labels to attack specs.
+            images: test images; None for those of the scale.
+        """
+        chosen = self.test_images if images is None else images
+        self.note_audit(chosen, attacks)
+        return self.store.audit_model(
+            model,
+            chosen,
+            attacks,
+            self.scale.threat,
+            precision=self.scale.precision,
+            device=self.device,
+            progress=self.progress,
+        )
 
     def note_audit(self, images: Images, attacks: Mapping[str, Spec]) -> None:
         """Record the number of images of an audit, and its attacks with the threat of the scale."""
@@ -412,6 +441,8 @@ class Experiment(ABC):
     """The split of the evaluated images."""
     takes_models: ClassVar[bool] = False
     """Whether the user names the models and images of the experiment (`UserInputs`)."""
+    pretrained: ClassVar[str] = ""
+    """The data set whose standard model the user may name instead of training it; empty for none."""
 
     def __init_subclass__(
         cls,

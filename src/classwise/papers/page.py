@@ -1,11 +1,12 @@
-"""HTML page of a paper: its items in order with tables, figures, printed numbers, verdicts and notes."""
+"""HTML page of a paper: what became of each claim in one chart, then its items with tables, figures and verdicts."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,36 @@ from classwise.core.files.storage import check_writable, write_text
 from classwise.core.settings.arguments import checked
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
-from classwise.papers.result import Result, number_of_trainings, stored_results
+from classwise.papers.claims import Verdict
+from classwise.papers.result import Result, stored_results
+from classwise.papers.scales import NAMES
 from classwise.papers.settings import comparisons, deviation_lines
 from classwise.papers.store import Store
 from classwise.papers.tables import (
+    Overview,
     claims_table,
+    deciding,
+    estimate_text,
     findings_sentence,
     measurement_table,
+    overviews,
     printed_parts,
     printed_table,
     verdict_table,
 )
+from classwise.reporting import formatting
 from classwise.reporting.escape import checked_svg, visible
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import render
 
 _WIDEST = 602
 """Width of the widest drawing in one of two columns, which are 512 pixels wide: at 0.85 of its size."""
+MARKS = {"supported": "✓", "not observed": "✕", "inconclusive": "?", "not tested": "–", "open question": "…"}
+"""Marks of what became of a claim."""
+_HALF = 50
+"""Half of the width of an interval's drawing."""
+_NAME = 8
+"""Letters of the key of a training that name its model."""
 _ITEM = re.compile(r"\w+/[\w.-]+")
 _HIT = re.compile(r'<rect x="([\d.-]+)" y="([\d.-]+)" width="([\d.]+)" height="([\d.]+)" class="hit"/>')
 _OPTIONAL = re.compile("</(?:t[dhr]|li)>")
@@ -84,7 +98,7 @@ def _linked(table: Table, here: Container[str]) -> Table:
     """Turn the item ids in the last column into links if the items are on this page."""
 
     def link(match: re.Match[str]) -> str:
-        return f'<a href="#{match[0]}">{match[0]}</a>' if match[0] in here else match[0]
+        return f'<a href="#{match[0]}">{match[0].partition("/")[2]}</a>' if match[0] in here else match[0]
 
     def cells(row: Row) -> list[Cell]:
         *others, last = row.cells
@@ -100,6 +114,7 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
     counts = {status: sum(item.status == status for item in items) for status in ("runnable", "covered", "missing")}
     done = sum(bool(results) for results in page_results.values())
     drawn: dict[str, str] = {}
+    decide = [verdict for _, verdict in deciding(everything)]
     return {
         "title": f"{name}: {about['title']}",
         "over": [f"classwise papers page {name}", about["venue"]],
@@ -111,10 +126,78 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
         ).strip(),
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
         "findings": findings_sentence(name, everything) if done else "",
+        "overview": [_claim(one, page_results) for one in sorted(overviews(name, everything), key=_order)]
+        if done
+        else [],
+        "models": [_linked(table, page_results) for table in models(page_results)],
         "claims": _linked(claims_table(name, everything), page_results) if done else None,
         "done": [item.id for item in items if page_results[item.id]],
-        "items": [_item(item, page_results[item.id], drawn) for item in items],
+        "items": [_item(item, page_results[item.id], decide, drawn) for item in items],
     }
+
+
+def _order(one: Overview) -> int:
+    """Decided claims are first."""
+    return list(MARKS).index(one.whole)
+
+
+def _claim(one: Overview, here: Container[str]) -> dict[str, Any]:
+    """Values of the template for a claim in the chart."""
+    result, verdict = one.shown or (None, None)
+    item = result.item if result else ""
+    return {
+        "id": one.claim.id.partition("/")[2],
+        "title": one.claim.title,
+        "whole": one.whole,
+        "mark": MARKS[one.whole],
+        "scale": one.scales,
+        "item": item,
+        "linked": item in here,
+        "paper": one.claim.paper.partition("; ")[0],
+        "why": one.why,
+        "estimate": estimate_text(verdict) if verdict else None,
+        "estimand": verdict.estimand if verdict else "",
+        "interval": interval(verdict) if verdict else None,
+    }
+
+
+def interval(one: Verdict) -> tuple[float, float, float]:
+    """Places of the low end, the estimate and the high end of an interval in its drawing; zero is in the middle.
+
+    Each interval has its own scale, so that it fits.
+    """
+    ends = [one.value if math.isnan(end) else end for end in (one.low, one.value, one.high)]
+    largest = max(map(abs, ends)) or 1.0
+    low, value, high = (round(_HALF * (1 + end / largest), 1) for end in ends)
+    return low, value, high
+
+
+def models(results_by_item: Mapping[str, Sequence[Result]]) -> list[Table]:
+    """Table of the trained models of a page at each scale: the trainings of each recipe, with the items that use them.
+
+    Args:
+        results_by_item: the results of the page.
+    """
+    tables = []
+    for scale in NAMES:
+        items: dict[str, dict[str, list[str]]] = {}
+        for result in (one for results in results_by_item.values() for one in results if one.scale == scale):
+            for key, recipe in result.runs.items():
+                items.setdefault(recipe, {}).setdefault(key.partition("-")[0], []).append(result.item)
+        if not items:
+            continue
+        several = [recipe for recipe in sorted(items) if len(items[recipe]) > 1]
+        note = (
+            f"Results at {scale} scale rest on different trainings of {formatting.listed(several)}: their data, "
+            "settings or arithmetic differ. Only results with the same model are about the same weights."
+        )
+        rows = []
+        for recipe, of in sorted(items.items()):
+            named = (f"{key[:_NAME]}: {', '.join(dict.fromkeys(where))}" for key, where in of.items())
+            rows.append(Row(recipe, [Cell(f"{len(of)}"), Cell("", "; ".join(named))]))
+        heads = ("recipe", "trainings", "models and their items")
+        tables.append(Table(f"Models at {scale} scale", heads, rows, note if several else ""))
+    return tables
 
 
 def compact(svg: str) -> str:
@@ -165,12 +248,13 @@ def _wide(svg: str) -> bool:
     return float(re.findall(r' width="([\d.]+)"', svg)[0]) > _WIDEST
 
 
-def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[str, Any]:
+def _item(item: Item, results: Sequence[Result], decide: Sequence[Verdict], shown: dict[str, str]) -> dict[str, Any]:
     """Values of the template for an item.
 
     Args:
         item: the item.
-        results: its results.
+        results: its results, largest scale first; of the others, only verdicts that still decide a part of a claim.
+        decide: the verdicts that decide.
         shown: drawing, table or list of deviations to the first item of the page that has it; extended by this item.
     """
 
@@ -191,6 +275,7 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
         "command": item.command,
         "missing": item.missing,
         "covered_by": ", ".join(item.covered_by or item.same_as),
+        "reruns": item.reruns,
         "notes": [(note, _first_with(note, item.paper)) for note in item.notes],
         "printed": table,
         "results": [
@@ -207,15 +292,23 @@ def _item(item: Item, results: Sequence[Result], shown: dict[str, str]) -> dict[
                 ],
                 "same_figures": [(place, figure.caption) for figure in result.figures if (place := first(figure.svg))],
                 "evidence": result.evidence.settings,
-                "verdicts": verdict_table(result.verdicts, result.evidence) if result.verdicts else None,
+                "verdicts": _verdicts(result.verdicts, result),
                 "measurements": measurement_table(result.measurements) if result.measurements else None,
-                "facts": f"{number_of_trainings(len(result.runs))}, {_time(result)}, classwise {result.version}",
+                "facts": f"{_models(result)}{_time(result)}, classwise {result.version}",
                 "deviations": (lines := _deviations(result)),
                 "same_deviations": first(lines) if lines else "",
             }
-            for result in results
+            for result in results[:1]
+        ],
+        "smaller": [
+            (result.scale, _verdicts([one for one in result.verdicts if any(one is other for other in decide)], result))
+            for result in results[1:]
         ],
     }
+
+
+def _verdicts(verdicts: Sequence[Verdict], result: Result) -> Table | None:
+    return verdict_table(verdicts, result.evidence) if verdicts else None
 
 
 def _first_with(note: Note, paper: str) -> str:
@@ -239,6 +332,15 @@ def work_text(results: Sequence[Result]) -> str:
     complete = all(result.work is not None for result in results) and None not in durations.values()
     bound = "" if complete else "at least "
     return f"Total time: {bound}{total:,.1f} s, each training and audit counted once."
+
+
+def _models(result: Result) -> str:
+    """The models of a result by their recipes, each named by the first letters of its key; empty without any."""
+    keys: dict[str, list[str]] = {}
+    for key, recipe in result.runs.items():
+        keys.setdefault(recipe, []).append(key[:_NAME])
+    named = "; ".join(f"{recipe} {', '.join(names)}" for recipe, names in keys.items())
+    return f"Models: {named}. " if named else ""
 
 
 def _time(result: Result) -> str:

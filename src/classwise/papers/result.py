@@ -1,4 +1,4 @@
-"""The result of an experiment: its evidence, its verdicts corrected over the results of a store, and its JSON file."""
+"""The result of an experiment: evidence, verdicts corrected over a store, its JSON file; and summaries of claims."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Evidence:
 def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -> str:
     """Text of a verdict and of the level at which it was obtained.
 
-    At reduced and medium scale a claim is *supported*, *not observed* or *inconclusive*. *Confirmed* and *refuted*
+    At small and medium scale a claim is *supported*, *not observed* or *inconclusive*. *Confirmed* and *refuted*
     require the full scale and an interval over at least three trainings of each model.
 
     Args:
@@ -114,9 +114,9 @@ def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -
         >>> from classwise.papers.claims import Verdict
         >>> from classwise.papers.result import Evidence, verdict_text
         >>> budget = {"data": ["cifar10"], "train_images": [5000], "epochs": [12], "widths": [0.25]}
-        >>> evidence = Evidence(scale="reduced", trainings=1, **budget)
+        >>> evidence = Evidence(scale="small", trainings=1, **budget)
         >>> verdict_text(Verdict(claim="kdd21/C8", answer="contradicted", estimand="rank of class 3"), evidence)
-        'not observed at reduced scale (1 training, 5,000 images, 12 epochs, quarter width)'
+        'not observed at small scale (1 training, 5,000 images, 12 epochs, quarter width)'
     """
     if not verdict.estimand:
         return NOT_TESTED
@@ -232,6 +232,69 @@ class Result:
             return _reader().validate_python(plain)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClasswiseError(damaged) from error
+
+
+@dataclass(frozen=True)
+class ClaimSummary:
+    """Verdicts of several results on a claim.
+
+    Attributes:
+        claim: claim id.
+        verdicts: pairs of result and verdict from the results that tested the claim; if none did, from all results.
+        tested: parts of the claim that were tested.
+        untested: parts that were not tested. If there are any, the claim has no verdict.
+    """
+
+    claim: str
+    verdicts: Sequence[tuple[Result, Verdict]]
+    tested: Sequence[str]
+    untested: Sequence[str]
+
+    @property
+    def tests(self) -> list[tuple[Result, Verdict]]:
+        """The pairs whose verdict is that of a test."""
+        return [(result, verdict) for result, verdict in self.verdicts if verdict.estimand]
+
+    @property
+    def partial(self) -> bool:
+        """Whether some parts were tested and others were not."""
+        return bool(self.tested and self.untested)
+
+
+def summarise_claim(
+    claim: str, parts: Sequence[tuple[str, str]], verdicts: Sequence[tuple[Result, Verdict]]
+) -> ClaimSummary:
+    """Combine the verdicts of several results on parts of a claim.
+
+    Args:
+        claim: claim id.
+        parts: result of `catalogue.claim_parts`: pairs of a claim and a part, empty if the claim has one part.
+        verdicts: pairs of result and verdict, on any claims.
+    """
+    claims = {claim, *(known for known, _ in parts)}
+
+    def about(one: Verdict) -> bool:
+        """Whether a verdict is on the claim, or on an equivalent part of another one."""
+        known = any((one.claim, part) in parts for part in one.covers or ("",))
+        return one.claim == claim or (one.claim in claims and (known or not one.estimand))
+
+    related = [(result, verdict) for result, verdict in verdicts if about(verdict)]
+    tests = [(result, verdict) for result, verdict in related if verdict.estimand]
+    testing = {(result.item, result.scale) for result, _ in tests}
+    tested = [(result, verdict) for result, verdict in related if (result.item, result.scale) in testing]
+    covered = {(verdict.claim, part) for _, verdict in tests for part in (verdict.covers or ("",))}
+    unlisted = [(known, part) for known, part in sorted(covered) if (known, part) not in parts]
+
+    def named(pairs: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+        names = (part if known == claim else f"{known}: {part}" if part else known for known, part in pairs)
+        return tuple(name or "the claim" for name in names)
+
+    return ClaimSummary(
+        claim,
+        tested or related,
+        named([*(pair for pair in parts if pair in covered), *unlisted]),
+        named([pair for pair in parts if pair not in covered]),
+    )
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
-from classwise.papers.claims import Measurement, Test, evaluate, not_tested
+from classwise.papers.claims import Measurement, Test, evaluate, not_tested, unless
 from classwise.papers.experiment import Context, Experiment, Findings, recipe_at
 from classwise.papers.interval_estimators import over_trainings
 from classwise.papers.result import Evidence, Figure, Result, save_result
@@ -56,20 +57,20 @@ def combine(repetitions: Sequence[Findings]) -> Findings:
 
 def _combined_tests(repetitions: Sequence[Findings]) -> list[Test]:
     """Tests that all repetitions have, over the trainings; and claims that some repetition does not test."""
-    tests, missing = list[Test](), dict[str, Test]()
+    tests, missing = list[Test](), dict[tuple[str, tuple[str, ...]], Test]()
     by_key = [{_key(test): test for test in repetition.tests if test.estimators} for repetition in repetitions]
     for key in dict.fromkeys(key for known in by_key for key in known):
         same = [known[key] for known in by_key if key in known]
         if len(same) < len(repetitions):
             reason = f"{same[0].estimand}: tested in {len(same)} of {len(repetitions)} trainings only"
-            missing[same[0].claim] = not_tested(same[0].claim, reason)
+            missing[same[0].claim, tuple(same[0].covers)] = not_tested(same[0].claim, reason, covers=same[0].covers)
         elif same[0].basis != "experiment":
             tests.append(same[0])
         else:
             parts = [over_trainings(estimators) for estimators in zip(*(test.estimators for test in same), strict=True)]
             tests.append(replace(same[0], estimators=parts, exact=False, trainings=len(repetitions)))
     for repetition in reversed(repetitions):
-        missing |= {test.claim: test for test in repetition.tests if not test.estimators}
+        missing |= {(test.claim, tuple(test.covers)): test for test in repetition.tests if not test.estimators}
     return [*tests, *missing.values()]
 
 
@@ -102,30 +103,50 @@ def _combined_measurements(repetitions: Sequence[Findings]) -> list[Measurement]
 Value = TypeVar("Value", str, int, float)
 
 
-def scale_of(name: str, scale: str) -> Scale:
+def scale_of(name: str, scale: str, data_sets: Sequence[str] = ()) -> Scale:
     """Look up a scale of an experiment.
 
+    Args:
+        name: item id.
+        scale: name of the scale.
+        data_sets: the data sets to which it is limited; empty for all.
+
     Raises:
-        ClasswiseError: if the scale is unknown, or the experiment has no such scale.
+        ClasswiseError: if the scale is unknown, the experiment has no such scale or no such data set, or the data sets
+            of an experiment on a single one are limited.
     """
     if scale not in NAMES:
         raise unknown("scale", scale, NAMES)
     scales = {str(key): value for key, value in experiment(name).scales.items()}
     if scale not in scales:
         raise ClasswiseError(f"{name} has no scale {scale!r}; available: {', '.join(scales)}")
-    return scales[scale]
+    declared = experiment(name).trainings(scales[scale]).values() if data_sets else ()
+    known = dict.fromkeys(training.data for training in declared if training.data)
+    if data_sets and len(known) < 2:
+        raise ClasswiseError(f"{name} is not on several data sets at scale {scale}, so they cannot be limited")
+    for data in data_sets:
+        if data not in known:
+            raise unknown(f"data set of {name} at scale {scale}", data, known)
+    return replace(scales[scale], data_sets=tuple(data_sets))
 
 
-def check_inputs(name: str, scale: str, inputs: UserInputs) -> None:
+def check_inputs(name: str, scale: str, inputs: UserInputs, data_sets: Sequence[str] = ()) -> None:
     """Check that models and images are named if and only if the experiment takes them.
 
     Raises:
         ClasswiseError: if they are missing or superfluous.
     """
-    if not experiment(name).takes_models:
-        if inputs:
+    one = experiment(name)
+    if not one.takes_models:
+        if inputs and not one.pretrained:
             takers = ", ".join(item for item in catalogue.runnable() if experiment(item).takes_models)
             raise ClasswiseError(f"{name} takes no --model and no --data; only {takers} does")
+        declared = one.trainings(scale_of(name, scale)).values() if inputs else ()
+        used = {training.data for training in declared} & {*(data_sets or [one.pretrained])}
+        if inputs and (one.pretrained not in used or len(inputs.models) != 1 or inputs.data):
+            raise ClasswiseError(
+                f"{name} takes no --data, and one --model: the standard model of {one.pretrained}, at scale full"
+            )
         return
     if bool(inputs.models) != bool(inputs.data) or not (inputs or scale == "smoke"):
         raise ClasswiseError(f"{name} needs --model and --data, such as --model resnet50=w.pth --data imagenet/val")
@@ -142,6 +163,7 @@ def run(
     models: Sequence[str] = (),
     data: str = "",
     trainings: int | None = None,
+    data_sets: Sequence[str] = (),
 ) -> list[Result]:
     """Run the experiments of items and save their results in a store; an interrupted run is resumed.
 
@@ -150,21 +172,24 @@ def run(
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``reduced``, ``medium`` or ``full``.
+        scale: ``smoke``, ``small``, ``medium`` or ``full``.
         store: folder of models, audits and results, created if missing.
         device: PyTorch device.
         progress: progress listener.
-        models: models of the user, for an experiment that takes them (`UserInputs`).
+        models: models of the user, for an experiment that takes them (`UserInputs`), or the standard model of ImageNet
+            for an item that trains one.
         data: images of the user, for an experiment that takes them (`UserInputs`).
         trainings: number of independent trainings of each model, by default that of the scale; an experiment without
             trainings runs once.
+        data_sets: the data sets to which items on several of them are limited, such as ``mnist``; empty for all. The
+            result of an item at a scale is that of its last run.
 
     Returns:
         The results, whose claims are corrected jointly over all results of a paper in the store.
 
     Raises:
-        ClasswiseError: if an id or the scale is unknown, models or images are missing or superfluous, or data are
-            missing.
+        ClasswiseError: if an id, the scale or a data set is unknown, an item on a single data set is limited to some,
+            models or images are missing or superfluous, or data are missing.
 
     Example:
         >>> import tempfile
@@ -176,14 +201,14 @@ def run(
     """
     items = [names] if isinstance(names, str) else names
     inputs, listener = UserInputs(models=models, data=data), progress or NullProgress()
-    scales = {name: scale_of(name, scale) for name in items}
+    scales = {name: scale_of(name, scale, data_sets) for name in items}
     for name in scales:  # all of them before any work
-        check_inputs(name, scale, inputs)
+        check_inputs(name, scale, inputs, data_sets)
     if device == "cpu" and any(chosen.as_published for chosen in scales.values()):
-        listener.log(f"{scale} scale on a CPU takes days per network; use --device cuda or --scale reduced")
+        listener.log(f"{scale} scale on a CPU takes days per network; use --device cuda or --scale small")
     kept = Store(store)
     for name, chosen in scales.items():
-        context = Context(chosen.on_device(device), kept, device=device, progress=listener, inputs=inputs)
+        context = Context(chosen, kept, device=device, progress=listener, inputs=inputs)
         save_result(_result(experiment(name), context, trainings or chosen.trainings), kept)
     return [Result.load(kept.result_file(name, scale)) for name in items]  # each run may change those before it
 
@@ -250,11 +275,20 @@ def _check_declared(one: Experiment, context: Context, trainings: int) -> None:
 
 
 def for_data(data: str, tests: Sequence[Test]) -> list[Test]:
-    """Tests on a data set, followed by the claims that are not tested, each once."""
+    """Tests on a data set, followed by the claims that are not tested, each once for each reason."""
     reason = f"the claim names classes of CIFAR-10; this scale uses {data}"
-    suited = [not_tested(test.claim, reason) if test.cifar10 and data != CIFAR else test for test in tests]
-    untested = {test.claim: test for test in suited if not test.estimators}
-    return [*(test for test in suited if test.estimators), *untested.values()]
+    suited = [test for one in tests for test in unless(reason if one.cifar10 and data != CIFAR else "", [one])]
+    untested = dict[tuple[str, str], list[Sequence[str]]]()
+    for test in suited:
+        if not test.estimators:
+            untested.setdefault((test.claim, test.note), []).append(test.covers)
+    return [
+        *(test for test in suited if test.estimators),
+        *(
+            not_tested(claim, note, covers=dict.fromkeys(itertools.chain(*covers)) if all(covers) else ())
+            for (claim, note), covers in untested.items()
+        ),
+    ]
 
 
 def with_parts(tests: Sequence[Test]) -> list[Test]:

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-import torch
-
-from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision, fastest
+from classwise.core.compute.precision import EXACT, FAST, FLOAT32, Precision
 from classwise.threat.ball import Threat
 
-Name = Literal["smoke", "reduced", "medium", "full"]
-NAMES: tuple[Name, ...] = ("smoke", "reduced", "medium", "full")
+Name = Literal["smoke", "small", "reduced", "medium", "full"]
+NAMES: tuple[Name, ...] = ("smoke", "small", "reduced", "medium", "full")
 Entry = TypeVar("Entry")
 _DTYPE = "precision.dtype"
 
@@ -39,7 +37,7 @@ class Scale:
         last_weights: whether an experiment also evaluates the weights of the last epoch where it evaluates the selected
             ones.
         repetition: number of the repetition, from 0; each has other seeds of all trainings.
-        in_float32: whether it computes in float32 where it would in bfloat16; see `on_device`.
+        data_sets: the data sets to which an experiment on several of them is limited; empty for all.
     """
 
     name: Name
@@ -58,7 +56,7 @@ class Scale:
     trainings: int = 1
     last_weights: bool = False
     repetition: int = 0
-    in_float32: bool = False
+    data_sets: tuple[str, ...] = ()
 
     @property
     def as_published(self) -> bool:
@@ -66,40 +64,20 @@ class Scale:
         return self.name in ("medium", "full")
 
     def entry(self, values: Mapping[Name, Entry]) -> Entry:
-        """The entry of this scale in a mapping; for `medium` that of `full`, unless it has its own.
+        """The entry of this scale in a mapping; `medium` without its own has that of `full`, `reduced` that of `small`.
 
         Example:
             >>> from classwise.papers.scales import FULL, medium
-            >>> medium(FULL).entry({"reduced": 3, "full": 5})
+            >>> medium(FULL).entry({"small": 3, "full": 5})
             5
         """
-        return values["full"] if self.name == "medium" and "medium" not in values else values[self.name]
+        instead: dict[Name, Name] = {"medium": "full", "reduced": "small"}
+        return values[self.name if self.name in values else instead.get(self.name, self.name)]
 
     def with_overrides(self, **more: Any) -> Scale:
         """Copy the scale with further recipe overrides; a double underscore denotes a dot."""
         overrides = {key.replace("__", "."): value for key, value in more.items()}
         return replace(self, overrides={**self.overrides, **overrides})
-
-    def with_float32(self) -> Scale:
-        """Copy the scale with float32 in place of bfloat16; other settings do not change."""
-        own = self.overrides
-        return replace(
-            self,
-            about=self.about.replace(FAST.dtype, FLOAT32.dtype),
-            precision=FLOAT32 if self.precision == FAST else self.precision,
-            overrides={**own, _DTYPE: FLOAT32.dtype} if own.get(_DTYPE) == FAST.dtype else own,
-            in_float32=True,
-        )
-
-    def on_device(self, device: str) -> Scale:
-        """The scale as it runs on a device: in float32 if that is faster there than bfloat16 (`fastest`).
-
-        Example:
-            >>> from classwise.papers.scales import REDUCED
-            >>> REDUCED.on_device("meta").overrides["precision.dtype"]
-            'float32'
-        """
-        return self if fastest(torch.device(device)) == FAST else self.with_float32()
 
     def threat_at(self, factor: float) -> str:
         """The threat with a multiple of its radius.
@@ -146,30 +124,41 @@ SMOKE = Scale(
 """For the tests: about a second per experiment once its models are trained."""
 
 _FAST = {_DTYPE: FAST.dtype, "precision.channels_last": FAST.channels_last}
-"""Two to three times as fast as float32 on a CPU that multiplies bfloat16; `Scale.on_device` replaces it elsewhere."""
+"""Trains two to three times as fast as float32 on a processor that multiplies bfloat16, and half as fast elsewhere."""
+_FLOAT32 = {_DTYPE: FLOAT32.dtype, "precision.channels_last": FLOAT32.channels_last}
 
-REDUCED = Scale(
-    name="reduced",
-    about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 12 epochs in bfloat16: indicative, with wide intervals",
+SMALL = Scale(
+    name="small",
+    about="5,000 training images of CIFAR-10, a quarter-width PreActResNet-18, 12 epochs in float32; all test images",
     data="cifar10",
     threat="Linf:8/255",
     train=5000,
-    test=1000,
-    few=200,
+    few=1000,
+    precision=FLOAT32,
     budget="short",
-    overrides={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FAST},
+    overrides={"model.width": 0.25, "epochs": 12, "data.validation": 0.06, **_FLOAT32},
 )
-"""Minutes to two hours on two cores."""
+"""Less than an hour per training on two cores, in float32, so that its results do not depend on the processor."""
+
+REDUCED = replace(
+    SMALL,
+    name="reduced",
+    about="all training images of CIFAR-10, a quarter-width PreActResNet-18, 12 epochs in bfloat16; all test images",
+    train=None,
+    overrides={"model.width": 0.25, "epochs": 12, **_FAST},
+)
+"""Hours per training on two cores. Evaluated in float32, so that its results do not depend on the processor.
+"""
 
 FASHION = Scale(
-    name="reduced",
-    about="10,000 images of Fashion-MNIST, Linf 0.05, the four-layer CNN, 12 epochs in bfloat16: indicative, with wide "
-    "intervals",
+    name="small",
+    about="10,000 training images of Fashion-MNIST, Linf 0.05, the four-layer CNN, 12 epochs in float32; all test "
+    "images",
     data="fashion-mnist",
     threat="Linf:0.05",  # at the usual 0.1 the weakest class has zero accuracy after so short a training
     train=10_000,
-    test=2000,
-    few=200,
+    few=1000,
+    precision=FLOAT32,
     budget="short",
     attack_steps=20,
     overrides={
@@ -181,7 +170,7 @@ FASHION = Scale(
         "optimizer.lr": 0.05,
         "attack.step_size": "0.25eps",
         "validation_attack.step_size": "0.25eps",
-        **_FAST,
+        **_FLOAT32,
     },
 )
 """Minutes per training on two cores, for experiments with many trainings that name no class of CIFAR-10."""
@@ -227,10 +216,11 @@ def _without_budget(overrides: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def medium(full: Scale) -> Scale:
-    """The scale between reduced and full: data, networks and evaluation of a full scale with short trainings.
+    """The scale between small and full: data, networks and evaluation of a full scale with short trainings.
 
     Each model is trained three times, for 30 epochs of a one-cycle schedule (the budget ``short`` of the recipes), in
-    the precision of the evaluation. Attacks that cost thousands of passes have as few images as at reduced scale.
+    the precision of the evaluation. Attacks that cost thousands of passes have as few images as at
+    smaller scales.
 
     Args:
         full: full scale of an experiment.
@@ -240,7 +230,7 @@ def medium(full: Scale) -> Scale:
         full,
         name="medium",
         about=f"30 epochs, one-cycle, in {dtype}, three trainings, in place of the budget of full scale: {full.about}",
-        few=REDUCED.few,
+        few=SMALL.few,
         budget="short",
         overrides={**_without_budget(full.overrides), **(_FAST if dtype == FAST.dtype else {})},
         trainings=3,
@@ -258,7 +248,6 @@ OWN_DATA: Sequence[str] = ("fashion-mnist", "tiny-imagenet")
 _ATTACKS = ("attack", "validation_attack")
 _PLAIN = {"data.augment": "crop"}  # house numbers are not flipped
 _SLOW = {"optimizer.lr": 0.01}
-_LAST_EPOCH = {"selection": "last", "data.validation": 0}
 _PGD_40 = {"steps": 40, "step_size": 0.01}
 _PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     MNIST: {
@@ -277,22 +266,28 @@ _PAPER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": {
         "threat": "Linf:0.007",
         "evaluation": {"steps": 50, "step_size": 0.003},
-        "overrides": {"model.name": "resnet50", "epochs": 15, "optimizer.weight_decay": 2e-4, **_LAST_EPOCH},
+        "overrides": {
+            "model.name": "resnet50",
+            "epochs": 15,
+            "optimizer.weight_decay": 2e-4,
+            "selection": "fourteen-fifteenths",
+            "data.validation": 0,
+        },
     },
 }
 """Differences of a data set from CIFAR-10 at full scale: appendix A.1 of kdd21."""
-_SMALL = "Linf:4/255"
+_SMALL_RADIUS = "Linf:4/255"
 _WIDE = {**FASHION.overrides, "model.width": 1}
 _COLOURED = {**FASHION.overrides, "data.augment": "crop-flip"}
 _FEW = {**_WIDE, "data.augment": "crop-flip", "epochs": 20, "batch_size": 64}
-_REDUCED_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    MNIST: {"threat": "Linf:0.3", "test": 5000, "attack_steps": None, "evaluation": _PGD_40, "overrides": _WIDE},
-    "svhn": {"threat": _SMALL, "overrides": {**_COLOURED, **_PLAIN}},
-    "cifar100": {"threat": _SMALL, "train": 2000, "test": 1000, "superclasses": True, "overrides": _FEW},
-    "stl10": {"threat": _SMALL, "train": 1000, "test": 500, "overrides": {**_FEW, "batch_size": 32}},
-    "tiny-imagenet": {"threat": _SMALL, "train": 2000, "test": 1000, "overrides": {**_FEW, "epochs": 10}},
+_SMALL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    MNIST: {"threat": "Linf:0.3", "attack_steps": None, "evaluation": _PGD_40, "overrides": _WIDE},
+    "svhn": {"threat": _SMALL_RADIUS, "overrides": {**_COLOURED, **_PLAIN}},
+    "cifar100": {"threat": _SMALL_RADIUS, "train": 2000, "superclasses": True, "overrides": _FEW},
+    "stl10": {"threat": _SMALL_RADIUS, "train": 1000, "overrides": {**_FEW, "batch_size": 32}},
+    "tiny-imagenet": {"threat": _SMALL_RADIUS, "train": 2000, "overrides": {**_FEW, "epochs": 10}},
 }
-"""Differences of a data set from `FASHION` at reduced scale; few images need more epochs and smaller batches.
+"""Differences of a data set from `FASHION` at small scale; few images need more epochs and smaller batches.
 
 At half the width, the training on MNIST at radius 0.3 stays at chance, and so does one on 2,000 coloured images at
 8/255.
@@ -302,7 +297,7 @@ At half the width, the training on MNIST at radius 0.3 stays at chance, and so d
 def on_data_set(scale: Scale, data: str) -> Scale:
     """Adapt a scale to another data set; on its own data set it is unchanged, so that models are shared.
 
-    At full scale, the settings are those of the paper; at medium scale, these without their budget. At reduced scale,
+    At full scale, the settings are those of the paper; at medium scale, these without their budget. At small scale,
     they are those of `FASHION` with the radius of the data set. ImageNet has only full settings; its trainings are
     declared in `experiments.class_wise`.
     """
@@ -313,15 +308,15 @@ def on_data_set(scale: Scale, data: str) -> Scale:
         overrides = changes["overrides"] if data == "imagenet" else {**scale.overrides, **changes.get("overrides", {})}
         overrides = overrides if scale.name == "full" else _without_budget(overrides)
         return replace(scale, data=data, **{**changes, "overrides": overrides})
-    if scale.name == "reduced":
-        own = {"threat": FASHION.threat if data == FASHION.data else scale.threat, **_REDUCED_SETTINGS.get(data, {})}
-        adapted = replace(FASHION, data=data, repetition=scale.repetition, **own)
-        return adapted.with_float32() if scale.in_float32 else adapted
+    if scale.name == "small":
+        own = {"threat": FASHION.threat if data == FASHION.data else scale.threat, **_SMALL_SETTINGS.get(data, {})}
+        return replace(FASHION, data=data, repetition=scale.repetition, **own)
     return replace(scale, data=data)
 
 
-DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "reduced": REDUCED, "full": FULL}
-MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "reduced": FASHION}
+DEFAULT_SCALES: Mapping[Name, Scale] = {"smoke": SMOKE, "small": SMALL, "reduced": REDUCED, "full": FULL}
+MANY_TRAININGS: Mapping[Name, Scale] = {**DEFAULT_SCALES, "small": FASHION}
+"""Scales of experiments with many trainings."""
 PRELIMINARY: Mapping[Name, Scale] = {**DEFAULT_SCALES, "full": RESNET18}
 """Scales of benz20 for few trainings."""
 PLANS: Mapping[Name, Scale] = {**MANY_TRAININGS, "full": RESNET18}

@@ -45,7 +45,7 @@ from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OP
 from classwise.training.averaging import FAWA
 from classwise.training.lr_schedules import MultiStep, OneCycle, PiecewiseLinear
 from classwise.training.recipe import Recipe
-from classwise.training.selection import resolve_selection
+from classwise.training.selection import AtFraction, resolve_selection
 
 Value = float | str
 OURS = "ours"
@@ -231,8 +231,6 @@ def _listed(value: object) -> Sequence[Any]:
 NOTHING = "none"
 ALL = "all"
 NOT_STATED = "not stated"
-_THREE_QUARTERS = 0.75
-"""The fraction of the epochs at which the selection ``three-quarters`` takes the weights."""
 _LEVELS, _DIGITS = 255, 6
 """A value with more digits is written as a multiple of 1/255 if it is one."""
 
@@ -272,7 +270,7 @@ def training_settings(recipe: Recipe, scale: Scale) -> dict[str, Value]:
     here |= {name: optimiser[key] for name, key in _OF_OPTIMISER.items() if key in optimiser}
     if parts.objective.attacks:
         here |= _attack_settings(recipe)
-    if recipe.selection not in ("last", "three-quarters"):
+    if recipe.selection != "last" and not isinstance(parts.selection, AtFraction):
         steps, size = getattr(parts.validation_attack, "steps", 1), _step(parts.validation_attack, recipe)
         name = ATTACKS.name_of(type(parts.validation_attack))
         here["validation attack"] = f"{name}, {steps} steps of {number_text(size)}"
@@ -390,8 +388,8 @@ def _schedule(recipe: Recipe) -> str:
 
 def _selection(recipe: Recipe, classes: int) -> str:
     """The evaluated epoch, or the rule that selects it."""
-    if recipe.selection == "three-quarters":
-        return f"epoch {round(_THREE_QUARTERS * recipe.epochs)}"
+    if isinstance(recipe.parts.selection, AtFraction):
+        return f"epoch {round(recipe.parts.selection.share * recipe.epochs)}"
     return "last epoch" if recipe.selection == "last" else resolve_selection(recipe.selection, classes)
 
 
@@ -675,7 +673,7 @@ def _same(paper: Value, here: Value | None) -> bool:
     )
 
 
-SHOWN: tuple[Name, ...] = ("full", "medium", "reduced")
+SHOWN: tuple[Name, ...] = ("full", "medium", "reduced", "small")
 """The scales that are compared with the paper; the numbers of smoke mean nothing."""
 
 
@@ -698,7 +696,7 @@ def item_facts(item: str) -> dict[str, Any]:
         >>> import classwise as cw
         >>> facts = cw.papers.item_facts("kdd21/T3")
         >>> facts["scales"], facts["printed"]["rows"][0]["tot"], len(facts["notes"])
-        (['smoke', 'reduced', 'medium', 'full'], 51.8, 9)
+        (['smoke', 'small', 'reduced', 'medium', 'full'], 51.8, 9)
     """
     known = find(item)
     return {
@@ -739,8 +737,8 @@ def inventory(papers: Sequence[str] = (), store: str | os.PathLike[str] | None =
 def settings_table(item: str) -> Table | None:
     """Table of the settings of an item: those of the paper, of its code and of each scale.
 
-    Equal settings of several rows share a row, and equal values of several scales are stated once. None without stated
-    settings.
+    Equal settings of several rows share a row, and equal values of several scales are stated once. A row that some
+    scales do not have shares that of another whose values are equal at its scales. None without stated settings.
     """
     compared = comparisons(item)
     by_scale = {
@@ -750,21 +748,29 @@ def settings_table(item: str) -> Table | None:
     keys = dict.fromkeys(key for known in by_scale.values() for key in known)
     if not keys:
         return None
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, str, tuple[str | None, ...]], list[str]] = {}
     for row, name in sorted(keys, key=lambda key: TRAINING.index(key[1]) if key[1] in TRAINING else len(TRAINING)):
         found = [known.get((row, name)) for known in by_scale.values()]
         stated = next(setting for setting in found if setting is not None)
-        here: dict[str, list[str]] = {}
-        for scale, setting in zip(by_scale, found, strict=True):
-            if setting is not None:
-                here.setdefault(text(setting.here), []).append(scale)
-        at_scales = (
-            f"{value} ({', '.join(scales)})" if len(scales) < len(by_scale) else value for value, scales in here.items()
-        )
         paper = stated.stated if stated.code is None else f"{stated.stated}; authors' code: {text(stated.code)}"
-        groups.setdefault((name, paper, "; ".join(at_scales)), []).append(row)
+        here = tuple(None if setting is None else text(setting.here) for setting in found)
+        same = (
+            key
+            for key in groups
+            if key[:2] == (name, paper) and all(own in (None, other) for own, other in zip(here, key[2], strict=True))
+        )
+        groups.setdefault(next(same, (name, paper, here)), []).append(row)
     every = {row for row, _ in keys}
-    rows = [Row(name, [Cell(_where(own, every)), *map(Cell, values)]) for (name, *values), own in groups.items()]
+    rows = []
+    for (name, paper, here), own in groups.items():
+        scales: dict[str, list[str]] = {}
+        for scale, value in zip(by_scale, here, strict=True):
+            if value is not None:
+                scales.setdefault(value, []).append(scale)
+        at_scales = (
+            f"{value} ({', '.join(known)})" if len(known) < len(by_scale) else value for value, known in scales.items()
+        )
+        rows.append(Row(name, [Cell(_where(own, every)), Cell(paper), Cell("; ".join(at_scales))]))
     return Table(f"{item}: settings", ("setting", "rows", "paper", "here"), rows)
 
 

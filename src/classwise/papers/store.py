@@ -2,8 +2,11 @@
 
 The key of a training is a hash of its complete recipe (including the seed) and of its pixels and labels; the key of an
 audit is a hash of its attacks, its images and the weights. Experiments therefore share models and audits, and an
-interrupted run is resumed. A run that also saves the weights of some epochs serves requests for fewer of them. Several
+interrupted run is resumed. A run that also saves the weights of some epochs serves requests for fewer of them. A store
+has each model in one arithmetic: the key of a training begins with a hash of everything but its precision. Several
 processes may share a store: a process locks a key while it works on it.
+
+``runs`` has the complete runs, ``models`` those that are kept in half precision and serve instead (`Store.keep`).
 """
 
 from __future__ import annotations
@@ -20,27 +23,30 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Unpack
 
 import pydantic
+import torch
 from torch import nn
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from classwise.auditing.evaluation.evaluation import STORED, Evaluation, complete
 from classwise.auditing.run.audit import Audit, audit
 from classwise.auditing.run.audit_folder import ABOUT, read_about
-from classwise.core.compute.precision import FAST
+from classwise.core.compute.precision import EXACT, FAST
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
-from classwise.core.files.storage import ResultFolder, read_json, write_json
+from classwise.core.files.storage import ResultFolder, read_json, write_bytes, write_json
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.config import Spec
 from classwise.core.version import __version__
 from classwise.data.images import Images
-from classwise.models import fingerprint
+from classwise.models import fingerprint, save_weights
 from classwise.threat.ball import Threat
 from classwise.training.folder import Run, Which
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
 _LETTERS = 20
+_OF_MODEL = 14
+"""Letters of the key of a training that its precision does not change."""
 
 
 @dataclass
@@ -93,7 +99,7 @@ class Store:
         device: str = "cpu",
         progress: Progress | None = None,
     ) -> Run:
-        """Train a recipe on images; a finished run is loaded, an interrupted one resumed.
+        """Train a recipe on images; a kept model or a finished run is loaded, an interrupted one resumed.
 
         Args:
             recipe: recipe, complete except for the initial weights.
@@ -105,7 +111,7 @@ class Store:
             progress: progress listener.
 
         Raises:
-            ClasswiseError: as `classwise.train`.
+            ClasswiseError: as `classwise.train`, and if the store has this model in another arithmetic.
         """
         threat = recipe.threat
         assert threat is not None, "set by the scale"
@@ -120,10 +126,12 @@ class Store:
         hashed = plan if start is None else _with_start(plan, f"store:{start.path.name}")
         hashed = hashed if teacher is None else _with_teacher(hashed, f"store:{teacher.path.name}")
         base = dataclasses.replace(hashed, checkpoint_epochs=())
-        about: dict[str, Any] = {"recipe": base.digest(), "data": images.fingerprint(), "seed": plan.seed}
+        model = dataclasses.replace(base, precision=EXACT)
+        about: dict[str, Any] = {"recipe": model.digest(), "data": images.fingerprint(), "seed": plan.seed}
         if unlabelled is not None:
             about["unlabelled"] = unlabelled.fingerprint()
-        run, listener = self._run(_hash(about), plan.checkpoint_epochs), progress or NullProgress()
+        key = _hash(about)[:_OF_MODEL] + _hash({"recipe": base.digest()})[: _LETTERS - _OF_MODEL]
+        run, listener = self._run(key, plan.checkpoint_epochs), progress or NullProgress()
         key = run.path.name
         with self.timed(key, run.path, listener):
             if run.recipe_file.is_file():
@@ -145,7 +153,13 @@ class Store:
 
     def _run(self, key: str, epochs: Sequence[int]) -> Run:
         """The run of a training that also saves the weights of some epochs, finished if possible; else a new one."""
-        known = [Run.open(file.parent) for file in sorted((self.path / "runs").glob(f"{key}*/recipe.yaml"))]
+        same = [Run.open(file.parent) for file in self._runs(f"{key[:_OF_MODEL]}*")]
+        known = [run for run in same if run.path.name.startswith(key)]
+        for other in same if not known else ():
+            raise ClasswiseError(
+                f"{other.path} is this model in {other.recipe.precision.dtype}, and the models of a store have one "
+                f"arithmetic; use another --store, or remove that folder"
+            )
         suited = [run for run in known if set(epochs) <= set(run.recipe.checkpoint_epochs)]
         name = f"{key}-{_hash({'epochs': list(epochs)})[:6]}" if epochs else key
         return min(suited, key=lambda run: not run.complete, default=Run(self.path / "runs" / name))
@@ -299,8 +313,38 @@ class Store:
 
     @property
     def runs(self) -> tuple[Path, ...]:
-        """The ``recipe.yaml`` of every training."""
-        return tuple(sorted((self.path / "runs").glob("*/recipe.yaml")))
+        """The ``recipe.yaml`` of every training, kept models first."""
+        return self._runs("*")
+
+    def _runs(self, name: str) -> tuple[Path, ...]:
+        return tuple(
+            file for place in ("models", "runs") for file in sorted((self.path / place).glob(f"{name}/recipe.yaml"))
+        )
+
+    def keep(self, run: Run) -> Run:
+        """Copy what evaluations need of a finished run to ``models``, with weights in half precision.
+
+        A kept model serves in place of its run, also where the run is not: its results are those of the rounded
+        weights. It cannot be resumed.
+
+        Args:
+            run: a finished run of a store.
+
+        Returns:
+            The kept run.
+
+        Raises:
+            ClasswiseError: if the run is not finished.
+        """
+        if not run.complete:
+            raise ClasswiseError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it first")
+        kept = Run(self.path / "models" / run.path.name)
+        for file in (run.recipe_file, run.environment_file, run.epochs_file, run.events_file):
+            write_bytes(kept.path / file.name, file.read_bytes())
+        for name in run.saved_weights():
+            facts = {"recipe": run.recipe.name, "epochs": run.recipe.epochs, "seed": run.recipe.seed}
+            save_weights(kept.weights_file(name), run.model(name), facts, torch.float16)
+        return kept
 
 
 State = Literal["stopped", "running", "done"]

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
 from classwise.papers import catalogue
-from classwise.papers.claims import ALPHA, ClaimSummary, Measurement, Test, Verdict, summarise_claim
+from classwise.papers.catalogue import Claim
+from classwise.papers.claims import ALPHA, Measurement, Test, Verdict
 from classwise.papers.interval_estimators import IntervalEstimator
-from classwise.papers.result import NOT_TESTED, Evidence, Result, conclusive, verdict_text
+from classwise.papers.result import (
+    NO_EVIDENCE,
+    NOT_TESTED,
+    ClaimSummary,
+    Evidence,
+    Result,
+    conclusive,
+    summarise_claim,
+    verdict_text,
+)
+from classwise.papers.scales import NAMES as SCALES
 from classwise.papers.settings import measured_otherwise, printed_under
 from classwise.reporting import formatting
 from classwise.reporting.formatting import NONE, level, probability
@@ -297,7 +309,7 @@ def _printed(value: float | None) -> str:
 
 
 PARTLY = "partly tested"
-OPEN = "open question"
+OPEN: Final = "open question"
 
 
 def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
@@ -309,7 +321,7 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
         Row(
             verdict.claim.partition("/")[2],
             [
-                Cell(catalogue.claim(verdict.claim).claim, verdict.estimand),
+                Cell(catalogue.claim(verdict.claim).title, verdict.estimand),
                 Cell(answer_text(verdict, evidence, short=True), verdict.note),
                 Cell(*estimate_text(verdict)),
                 Cell("exact" if verdict.exact else probability(verdict.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
@@ -328,7 +340,7 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
         Row(
             measurement.question.partition("/")[2],
             [
-                Cell(catalogue.claim(measurement.question).claim),
+                Cell(catalogue.claim(measurement.question).title),
                 Cell(
                     measurement.quantity,
                     f"interval for {measurement.population}" if measurement_text(measurement)[1] else "",
@@ -342,47 +354,153 @@ def measurement_table(measurements: Sequence[Measurement]) -> Table:
     return Table("Measurements", ("claim", "statement", "quantity", "estimate"), rows, note)
 
 
-def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
-    """Summary of a paper with a row for each claim: statement, the paper's figure, ours, scale, and verdict.
+Whole = Literal["supported", "not observed", "inconclusive", "not tested", "open question"]
+"""What became of a claim as a whole."""
+DECIDED: Sequence[Whole] = ("supported", "not observed", "inconclusive", "not tested")
+
+
+class Overview(NamedTuple):
+    """A claim of a paper in one row, for the first screen of its page and the summaries of this repository.
+
+    Attributes:
+        claim: the claim.
+        summary: the verdicts on it, each of the largest scale at which its part was tested.
+        whole: what became of it.
+        shown: the test with the result that decides, or the weakest one if it is supported; None without a test.
+        why: the reason in a few words.
+        scales: the scales of the tests with trained models, as in ``small, reduced``.
+    """
+
+    claim: Claim
+    summary: ClaimSummary
+    whole: Whole
+    shown: tuple[Result, Verdict] | None
+    why: str
+    scales: str
+
+
+def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> list[Overview]:
+    """What became of each claim of a paper.
+
+    A claim is supported if every part of it is, and not observed if some part is not; other parts do not change that.
 
     Args:
         name: name of the paper.
-        results_by_item: results by item, largest scale first; only the first is used. A claim shared with another
-            paper also uses the items of that paper.
+        results_by_item: results by item. A claim shared with another paper also uses the items of that paper.
     """
-    first = {item: results[0] for item, results in results_by_item.items() if results}
-    evidence = {item: result.evidence for item, result in first.items()}
-    verdicts = [(item, verdict) for item, result in first.items() for verdict in result.verdicts]
-    measured: dict[str, list[tuple[str, Measurement]]] = {}
-    for item, result in first.items():
-        for measurement in result.measurements:
-            measured.setdefault(measurement.question, []).append((item, measurement))
-    rows = []
+    verdicts, found = deciding(results_by_item), []
     for claim in catalogue.paper(name).claims:
+        summary = claim_verdict(claim.id, verdicts)
+        whole: Whole = OPEN if claim.question else whole_answer(summary)
+        shown = None if claim.question else _shown(summary, whole)
+        scales = dict.fromkeys(result.scale for result, verdict in summary.tests if verdict.basis == "experiment")
+        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), ", ".join(scales)))
+    return found
+
+
+def deciding(results_by_item: Mapping[str, Sequence[Result]]) -> list[tuple[Result, Verdict]]:
+    """The verdicts of the largest scale at which a part of a claim was tested, each with its result.
+
+    Parts of a claim may have verdicts of different scales. A reason why a claim is not tested is that of the largest
+    scale that has one.
+    """
+    pairs = [(result, one) for results in results_by_item.values() for result in results for one in result.verdicts]
+    largest: dict[tuple[str, str | None], int] = {}
+    for result, verdict in pairs:
+        for part in _parts(verdict):
+            largest[part] = max(largest.get(part, 0), SCALES.index(result.scale))
+    return [
+        (result, verdict)
+        for result, verdict in pairs
+        if any(largest[part] == SCALES.index(result.scale) for part in _parts(verdict))
+    ]
+
+
+def _parts(one: Verdict) -> list[tuple[str, str | None]]:
+    """The claim with each part of it that a verdict is on; None for the part of a verdict without a test."""
+    return [(one.claim, part) for part in one.covers or ("",)] if one.estimand else [(one.claim, None)]
+
+
+def whole_answer(summary: ClaimSummary) -> Whole:
+    """What became of a claim as a whole: a part that is not observed decides, and so do all parts if supported."""
+    if not summary.tested:
+        return "not tested"
+    answers = {conclusive(verdict, result.evidence) for result, verdict in summary.verdicts}
+    if "contradicted" in answers:
+        return "not observed"
+    return "supported" if answers == {"supported"} and not summary.untested else "inconclusive"
+
+
+def _shown(summary: ClaimSummary, whole: Whole) -> tuple[Result, Verdict] | None:
+    """The contradicted test with the smallest p-value, else the inconclusive or supported one with the largest."""
+
+    def p_value(pair: tuple[Result, Verdict]) -> float:
+        return 0.0 if pair[1].exact else pair[1].adjusted
+
+    of: dict[str, list[tuple[Result, Verdict]]] = {}
+    for result, verdict in summary.tests:
+        of.setdefault(conclusive(verdict, result.evidence), []).append((result, verdict))
+    if whole == "not observed":
+        return min(of["contradicted"], key=p_value)
+    return max(of.get("inconclusive", of.get("supported", [])), key=p_value, default=None)
+
+
+def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | None) -> str:
+    """Why a claim is supported, not observed or inconclusive, or not tested, in a few words."""
+    if shown is None:
+        notes = [verdict.note for _, verdict in summary.verdicts if verdict.note]
+        return re.split("[,;]", notes[0])[0] if notes else "" if whole == OPEN else "not run yet"
+    result, verdict = shown
+    answer = conclusive(verdict, result.evidence)
+    if whole == "inconclusive" and answer == "supported":
+        return f"not tested: {', '.join(summary.untested)}" if summary.untested else "one of its items did not test it"
+    if verdict.basis != "experiment":
+        return f"{verdict.basis} alone"
+    if result.scale == "smoke":
+        return NO_EVIDENCE
+    side = {"supported": "above zero", "contradicted": "below zero"}.get(answer, "includes zero")
+    reason = f"interval {side}" if answer != "inconclusive" or verdict.low <= 0 <= verdict.high else _adjusted(verdict)
+    return f"{reason}: {', '.join(verdict.covers)}" if verdict.covers and answer != "supported" else reason
+
+
+def _adjusted(one: Verdict) -> str:
+    """Why a test is inconclusive whose interval is unknown or excludes zero."""
+    return "no interval" if math.isnan(one.low) else f"adjusted p {probability(one.adjusted)}"
+
+
+def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> Table:
+    """Details of the claims of a paper: statement, the paper's figure, ours, scale, and the verdicts with their items.
+
+    Args:
+        name: name of the paper.
+        results_by_item: results by item, largest scale first. Verdicts are those of `deciding`, measurements those of
+            the largest scale. A claim shared with another paper also uses the items of that paper.
+    """
+    measured: dict[str, list[tuple[Result, Measurement]]] = {}
+    for result in (results[0] for results in results_by_item.values() if results):
+        for measurement in result.measurements:
+            measured.setdefault(measurement.question, []).append((result, measurement))
+    rows = []
+    for claim, summary, whole, *_ in overviews(name, results_by_item):
         stated, number = [Cell(claim.claim), Cell(claim.paper)], claim.id.partition("/")[2]
         if claim.question:
             pairs = measured.get(claim.id, ())
-            items = [item for item, _ in pairs]
-            scales = ", ".join(dict.fromkeys(evidence[item].scale for item in items))
+            scales = ", ".join(dict.fromkeys(result.scale for result, _ in pairs))
             ours = _ours_cell(
                 _Ours("", measurement.quantity, *measurement_text(measurement)) for _, measurement in pairs
             )
-            rows.append(Row(number, [*stated, ours, Cell(scales or NONE), question_cell(items)]))
+            cell = question_cell([result.item for result, _ in pairs])
+            rows.append(Row(number, [*stated, ours, Cell(scales or NONE), cell]))
             continue
-        summary = claim_verdict(claim.id, verdicts)
-        answers = (
-            set() if summary.partial else {conclusive(verdict, evidence[item]) for item, verdict in summary.verdicts}
-        )
-        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
         ours = _ours_cell(
-            _Ours(", ".join(verdict.covers), verdict.estimand, *estimate_text(verdict)) for _, verdict in tests
+            _Ours(", ".join(verdict.covers), verdict.estimand, *estimate_text(verdict)) for _, verdict in summary.tests
         )
         rows.append(
             Row(
                 number,
-                [*stated, ours, _scale_cell(tests, evidence), _summary_cell(summary, evidence)],
-                weak=answers == {"contradicted"},
-                good=answers == {"supported"},
+                [*stated, ours, _scale_cell(summary.tests), _summary_cell(summary)],
+                weak=whole == "not observed",
+                good=whole == "supported",
             )
         )
     note = (
@@ -393,57 +511,54 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
     return Table("Claims of the paper and verdicts of these runs", heads, rows, note)
 
 
-def findings(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> dict[str, list[str]]:
-    """The numbers of the claims of a paper by verdict and scale, such as ``"supported at reduced scale"``.
-
-    Args:
-        name: name of the paper.
-        results_by_item: as in `claims_table`.
-    """
-    first = {item: results[0] for item, results in results_by_item.items() if results}
-    evidence = {item: result.evidence for item, result in first.items()}
-    verdicts = [(item, verdict) for item, result in first.items() for verdict in result.verdicts]
-    found: dict[str, list[str]] = {}
-    for claim in (claim for claim in catalogue.paper(name).claims if not claim.question):
-        summary = claim_verdict(claim.id, verdicts)
-        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
-        texts = sorted({verdict_text(verdict, evidence[item], short=True) for item, verdict in tests})
-        kind = PARTLY if summary.partial else _together(texts) if tests else NOT_TESTED
-        found.setdefault(kind, []).append(claim.id.partition("/")[2])
-    order = sorted(found, key=lambda kind: (kind == NOT_TESTED, kind == PARTLY, kind.startswith("inconclusive")))
-    return {kind: found[kind] for kind in order}
-
-
 def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> str:
-    """Sentence on the claims of a paper: which are supported, contradicted, inconclusive or untested, at which scale.
+    """Sentence on a paper: how many of its statements are supported or not observed, at which scale, and the clearest.
 
     Args:
         name: name of the paper.
-        results_by_item: as in `claims_table`.
+        results_by_item: as in `overviews`.
     """
-    listed = [f"{kind}: {', '.join(claims)}" for kind, claims in findings(name, results_by_item).items()]
-    full = any(results[0].scale == "full" for results in results_by_item.values() if results)
-    return f"{'; '.join([*listed, *([] if full else ['no claim was tested at full scale'])])}."
+    found = [one for one in overviews(name, results_by_item) if one.whole != OPEN]
+    count, scales = Counter(one.whole for one in found), {scale for one in found for scale in one.scales.split(", ")}
+    supported = [(one.claim.title, one.shown[1]) for one in found if one.whole == "supported" and one.shown]
+    alone = sum(verdict.basis != "experiment" for _, verdict in supported)
+    first, *kinds = (f"{count[kind]} {kind}" for kind in DECIDED if count[kind])
+    first = first.replace(" ", " was " if first.startswith("1 ") else " were ", 1)
+    first += f" ({alone} by computation alone)" if alone else ""
+    sentence = f"Of {len(found)} statements, {formatting.listed([first, *kinds])}"
+    at = formatting.listed([scale for scale in SCALES if scale in scales])
+    measured = [(verdict.adjusted, title) for title, verdict in supported if verdict.basis == "experiment"]
+    clearest = f"; clearest: {min(measured)[1]}" if measured else ""
+    return f"{sentence}{f' at {at} scale' if at else ''}{clearest}."
 
 
-def _together(texts: Sequence[str]) -> str:
-    """Texts of verdicts with their common scale once, as in ``inconclusive and supported at reduced scale``."""
-    answers, _, scales = zip(*(text.partition(" at ") for text in texts), strict=True)
-    if len(set(scales)) > 1:
-        return " and ".join(texts)
-    return " at ".join(filter(None, (" and ".join(answers), scales[0])))
-
-
-def claim_verdict(claim: str, verdicts: Sequence[tuple[str, Verdict]]) -> ClaimSummary:
+def claim_verdict(claim: str, verdicts: Sequence[tuple[Result, Verdict]]) -> ClaimSummary:
     """Summarise the verdicts on a claim; it is "partly tested" if only some of its parts were tested."""
     return summarise_claim(claim, catalogue.claim_parts(claim), verdicts)
 
 
-def claim_text(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> str:
-    """Text of the verdicts on a claim as a whole; if it is partly tested, of its tested and untested parts."""
-    if summary.partial:
+def by_construction(one: Verdict) -> bool:
+    """Whether an answer is the same for any trained models: it is computed without them, or its note states this."""
+    return one.answer != "inconclusive" and (one.basis == "computation" or "by construction" in one.note)
+
+
+def summary_text(one: Verdict, evidence: Evidence, *, short: bool = False) -> str:
+    """`verdict_text`, which also states if the verdict of an experiment is `by_construction`."""
+    text = verdict_text(one, evidence, short=short)
+    return f"{text}, by construction" if one.basis == "experiment" and by_construction(one) else text
+
+
+def claim_text(summary: ClaimSummary) -> str:
+    """Text of the verdicts on a claim as a whole; if it is partly tested, of its tested and untested parts.
+
+    A part that is not observed decides the claim, whatever was not tested.
+    """
+    decide = [pair for pair in summary.verdicts if conclusive(pair[1], pair[0].evidence) == "contradicted"]
+    if summary.partial and not decide:
         return partly_text(summary)
-    return "; ".join(dict.fromkeys(verdict_text(verdict, evidence[item]) for item, verdict in summary.verdicts))
+    text = answer_text if summary.partial else summary_text
+    whole = "; ".join(dict.fromkeys(text(verdict, result.evidence) for result, verdict in decide or summary.verdicts))
+    return f"{whole}; not tested: {', '.join(summary.untested)}" if summary.partial else whole
 
 
 def partly_text(summary: ClaimSummary) -> str:
@@ -453,20 +568,22 @@ def partly_text(summary: ClaimSummary) -> str:
 
 def answer_text(one: Verdict, evidence: Evidence, *, short: bool = False) -> str:
     """Text of a verdict, preceded by the parts of the claim that the test covers."""
-    text = verdict_text(one, evidence, short=short)
+    text = summary_text(one, evidence, short=short)
     return f"{', '.join(one.covers)}: {text}" if one.covers else text
 
 
 def estimate_text(one: Verdict) -> tuple[str, str]:
-    """Texts of an estimate and of its interval."""
+    """Texts of an estimate and of its interval, with the adjusted p-value if only that makes it inconclusive."""
     if math.isnan(one.value):  # nothing was estimated
         return NONE, ""
     value = f"{one.value:+z.2f} {one.unit}".strip()
     if math.isnan(one.low):
         return value, "" if one.exact else "no interval: all resamples are equal"
-    return (
-        (value, "") if one.exact else (value, f"{one.low:+z.2f} to {one.high:+z.2f} ({level(one.level / one.shares)})")
-    )
+    if one.exact:
+        return value, ""
+    span = f"{one.low:+z.2f} to {one.high:+z.2f} ({level(one.level / one.shares)})"
+    unclear = one.answer == "inconclusive" and not one.low <= 0 <= one.high
+    return value, f"{span}; {_adjusted(one)}" if unclear else span
 
 
 def measurement_text(one: Measurement) -> tuple[str, str]:
@@ -503,27 +620,31 @@ def _ours_cell(estimates: Iterable[_Ours]) -> Cell:
     return Cell("; ".join(values) or NONE, "; ".join(details))
 
 
-def _scale_cell(tests: Sequence[tuple[str, Verdict]], evidence: Mapping[str, Evidence]) -> Cell:
+def _scale_cell(tests: Sequence[tuple[Result, Verdict]]) -> Cell:
     """Cell of the scales of the models behind the verdicts on a claim, and their settings; a dash without models."""
-    runs = [(evidence[item], verdict) for item, verdict in tests if verdict.basis == "experiment"]
-    settings = dict.fromkeys(known.details(verdict).strip(" ()") for known, verdict in runs)
-    return Cell(", ".join(dict.fromkeys(known.scale for known, _ in runs)) or NONE, "; ".join(filter(None, settings)))
+    settings: dict[str, dict[str, None]] = {}
+    for result, verdict in tests:
+        if verdict.basis == "experiment":
+            settings.setdefault(result.scale, {})[result.evidence.details(verdict).strip(" ()")] = None
+    lines = (
+        f"{scale}: {'; '.join(about)}" if len(settings) > 1 else "; ".join(about) for scale, about in settings.items()
+    )
+    return Cell(", ".join(settings) or NONE, ". ".join(filter(None, lines)))
 
 
-def _summary_cell(summary: ClaimSummary, evidence: Mapping[str, Evidence]) -> Cell:
+def _summary_cell(summary: ClaimSummary) -> Cell:
     """Cell of the verdicts on a claim, each with the items that gave it."""
-    if summary.partial:
-        tests = [(item, verdict) for item, verdict in summary.verdicts if verdict.estimand]
-        by_text = _by_text((answer_text(verdict, evidence[item], short=True), item) for item, verdict in tests)
-        return Cell(partly_text(summary), by_text)
     if not summary.verdicts:
         return Cell("not tested yet")
-    if all(not verdict.estimand for _, verdict in summary.verdicts):
-        return Cell(NOT_TESTED, _by_text((verdict.note, item) for item, verdict in summary.verdicts))
-    texts = dict.fromkeys(verdict_text(verdict, evidence[item], short=True) for item, verdict in summary.verdicts)
+    if not summary.tested:
+        return Cell(NOT_TESTED, _by_text((verdict.note, result.item) for result, verdict in summary.verdicts))
+    shown = summary.tests if summary.partial else summary.verdicts
+    by_text = _by_text((answer_text(verdict, result.evidence, short=True), result.item) for result, verdict in shown)
+    if summary.partial:
+        return Cell(partly_text(summary), by_text)
+    texts = dict.fromkeys(summary_text(verdict, result.evidence, short=True) for result, verdict in summary.verdicts)
     if len(texts) == 1:
-        return Cell(next(iter(texts)), _listed(item for item, _ in summary.verdicts))
-    by_text = _by_text((answer_text(verdict, evidence[item], short=True), item) for item, verdict in summary.verdicts)
+        return Cell(next(iter(texts)), _listed(result.item for result, _ in summary.verdicts))
     return Cell("; ".join(texts), by_text)
 
 

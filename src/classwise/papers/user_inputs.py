@@ -93,4 +93,12 @@ def with_imagenet_labels(images: Images) -> Images:
     if not set(ids) <= set(ImageNet.ids):
         return images
     official = torch.tensor([ImageNet.ids.index(class_id) for class_id in ids])[images.y]
-    return Images(images.x, official, ImageNet.class_names, ImageNet.name, images.split, index=images.index)
+    return Images(
+        images.x,
+        official,
+        ImageNet.class_names,
+        ImageNet.name,
+        images.split,
+        index=images.index,
+        image_names=images.image_names,
+    )

@@ -12,9 +12,12 @@ import pytest
 from classwise.analysis.epochs import images_of, measured
 from classwise.analysis.fluctuation import fluctuation
 from classwise.papers.catalogue import experiment
+from classwise.papers.experiment import recipe_at
 from classwise.papers.experiments.fair_training import (
+    PAPERS_GATE,
     RULES,
     _calmer,
+    _Trained,
     cost_of_start,
     counts_at,
     selected_epoch,
@@ -23,6 +26,7 @@ from classwise.papers.experiments.fair_training import (
 from classwise.papers.interval_estimators import Resampled
 from classwise.papers.runner import scale_of
 from classwise.stats.metrics import worst_share
+from classwise.training.averaging import FAWA
 
 from ..conftest import Smoke
 
@@ -57,9 +61,9 @@ def test_items_share_the_rows_of_the_main_table(smoke: Smoke) -> None:
     main = {row.name: row for row in smoke.results["cfa23/T1"].tables[0].rows}
     for row in smoke.results["cfa23/E2"].tables[0].rows:
         assert row == main[row.name]
-    same = {verdict.claim: verdict.value for verdict in smoke.results["cfa23/T1"].verdicts}
+    same = {(verdict.claim, *verdict.covers): verdict.value for verdict in smoke.results["cfa23/T1"].verdicts}
     for verdict in smoke.results["cfa23/E2"].verdicts:
-        np.testing.assert_equal(verdict.value, same[verdict.claim])  # equal if both are NaN
+        np.testing.assert_equal(verdict.value, same[verdict.claim, *verdict.covers])  # equal if both are NaN
 
 
 @pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/T3", "cfa23/E2", "cfa23/T4"])
@@ -74,6 +78,25 @@ def test_tables_report_the_epochs_admitted_by_fawa(smoke: Smoke, item: str) -> N
             gates.append((str(sum(gate)), str(len(gate))))
     assert gates
     assert list(found) == list(dict.fromkeys(gates))
+
+
+@pytest.mark.parametrize("scale", ["small", "reduced", "medium", "full"])
+@pytest.mark.parametrize("item", ["cfa23/T1", "cfa23/E2", "cfa23/F6", "cfa23/T3", "cfa23/F4", "cfa23/E3"])
+def test_claims_on_fawa_are_tested_on_a_gate_that_the_scale_can_reach(item: str, scale: str) -> None:
+    """The relative gate at the two scales with few epochs, beside the gate of the paper; the notes name it."""
+    one, chosen = experiment(item), scale_of(item, scale)
+    assert isinstance(one, _Trained)
+    averaging = {name: recipe_at(chosen, training).parts.averaging for name, training in one.trainings(chosen).items()}
+    gates = {name: average.gate for name, average in averaging.items() if isinstance(average, FAWA)}
+    tested = {name: gate for name, gate in gates.items() if not name.endswith(PAPERS_GATE)}
+    short = scale in ("small", "reduced")
+    assert {*tested.values()} == {"relative" if short else "absolute"}
+    assert {name: gate for name, gate in gates.items() if name not in tested} == {
+        f"{name}{PAPERS_GATE}": "absolute" for name in tested if short
+    }
+    assert bool(one.gate_note(chosen)) == short
+    fawa = [test for test in one.tests if re.search(r"\+ (CFA|FAWA)\b", repr(test.parts))]
+    assert all(test.note.endswith("{gate}") for test in fawa)
 
 
 def test_the_cost_of_a_robust_start() -> None:

@@ -14,6 +14,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.data.masks import GrabCut
 from classwise.papers import catalogue
+from classwise.papers.catalogue import experiment
 from classwise.papers.claims import evaluate
 from classwise.papers.experiment import Context, recipe_at
 from classwise.papers.experiments import case_study
@@ -59,14 +60,15 @@ def tables(right: list[bool], clean: list[bool]) -> Outcomes:
 
 def test_claims_of_the_printed_counts() -> None:
     """In points of 1,000 images: 262 to 403 and 435; 710 to 742 and 758; class 5 254 to 136 and 84."""
-    white, adjusted, taken = claims(printed())
-    values = [[part(0.05).value for part in test.estimators] for test in (white, adjusted, taken)]
+    white, strongly, adjusted, taken = claims(printed())
+    values = [[part(0.05).value for part in test.estimators] for test in (white, adjusted, taken, strongly)]
     assert values[0] == pytest.approx([14.1, 3.2])
     assert values[1] == pytest.approx([3.2, 1.6])
     assert values[2] == pytest.approx([14.1, 11.8 - 14.1 / 2, 17.3, 17.0 - 17.3 / 2])
+    assert values[3] == pytest.approx([14.1 - 7, 7 - 3.2])
     assert all(part(0.05).low < part(0.05).value < part(0.05).high for part in white.estimators)
-    answers = {verdict.claim: verdict.answer for verdict in evaluate([white, adjusted, taken])}
-    assert answers["kdd21/C26"] == "supported"
+    verdicts = evaluate([white, strongly, adjusted, taken])
+    assert [verdict.answer for verdict in verdicts if verdict.claim == "kdd21/C26"] == ["supported"] * 2
 
 
 def test_rows_precede_the_printed_ones() -> None:
@@ -200,3 +202,24 @@ def test_the_figure_has_each_class_once_on_its_background(tmp_path: Path) -> Non
     assert (corners[5:, 2] > 0.9).all()
     assert [row.cells[0].text for row in found.tables[0].rows] == ["0, 2, 3, 6, 8", "1, 4, 5, 7, 9"]
     assert context.requests.trainings == {}
+
+
+def test_coloured_digits_are_also_attacked_at_the_radius_of_the_paper(tmp_path: Path) -> None:
+    """Beside that of the scale, without a verdict; at small scale, which has another radius, they are not."""
+    one = experiment("kdd21/F5bc")
+    threats = {
+        name: [recipe_at(scale, training).threat for training in one.trainings(scale).values()]
+        for name, scale in one.scales.items()
+    }
+    assert threats["full"] == threats["medium"] == ["Linf:0.3", "Linf:0.5"]
+    assert threats["small"] == ["Linf:0.2"]
+    context = Context(one.scales["smoke"], Store(tmp_path / "store"))
+    found = one.run(context)
+    (table,) = found.tables
+    assert [row.name for row in table.rows] == ["clean", "PGD", "clean, paper's radius", "PGD, paper's radius"]
+    assert len(found.figures) == 4
+    assert context.requests.attacks == {"pgd in Linf:0.1", "pgd in Linf:0.5"}
+    own = {part(0.05).value for test in found.tests for part in test.estimators}
+    attacked = float(table.rows[1].cells[-1].text)
+    assert any(value == pytest.approx(attacked, abs=0.05) for value in own)
+    assert not any("tested by" in str(cell.span) for row in table.rows[2:] for cell in row.cells)

@@ -14,7 +14,12 @@ from classwise.data.sets.imagenet import ImageNet
 from classwise.data.sets.loading import load_data
 from classwise.models import load_model, save_weights
 from classwise.models.normalization import Normalized
+from classwise.papers.catalogue import experiment
+from classwise.papers.experiment import Context
+from classwise.papers.experiments import class_wise, protocol
 from classwise.papers.runner import check_inputs, run
+from classwise.papers.scales import SMOKE
+from classwise.papers.store import Store
 from classwise.papers.user_inputs import UserInputs, with_imagenet_labels
 from tests.refusals import check_refused
 
@@ -43,12 +48,13 @@ def weights(folder: Path, name: str, seed: int, classes: int = 3) -> Path:
     return file
 
 
-def test_two_models_on_a_folder(tmp_path: Path) -> None:
-    """Every number equals a count of the models' own predictions."""
+def test_two_models_on_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every number equals a count of the models' own predictions; models at chance may be judged here."""
+    monkeypatch.setattr(protocol, "BEYOND_CHANCE", 0)
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), PER_CLASS)
     files = [weights(tmp_path, f"{name}.safetensors", seed) for seed, name in enumerate(("plain", "robust"))]
     models = [str(file) for file in files]
-    (result,) = run("benz20/P1.2", "reduced", tmp_path / "store", models=models, data=str(folder))
+    (result,) = run("benz20/P1.2", "small", tmp_path / "store", models=models, data=str(folder))
     images = load_data(folder)
     rows = {row.name: row.cells for row in result.tables[0].rows}
     assert list(rows) == [f"{file}, {attack}" for file in files for attack in ("clean", "PGD")]
@@ -65,6 +71,7 @@ def test_two_models_on_a_folder(tmp_path: Path) -> None:
         ("benz20/C1",),
         ("benz20/C2", "robustness"),
         ("benz20/C2", "accuracy"),
+        ("benz20/C2", "same weak classes"),
     }
     assert not result.runs
     assert {row.name for row in result.tables[1].rows} == {str(file) for file in files}
@@ -73,13 +80,16 @@ def test_two_models_on_a_folder(tmp_path: Path) -> None:
 def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 3)
     file, store = weights(tmp_path, "a.safetensors", 0), tmp_path / "store"
-    again = functools.partial(run, "benz20/P1.2", "reduced", store, models=[str(file)], data=str(folder))
+    again = functools.partial(run, "benz20/P1.2", "small", store, models=[str(file)], data=str(folder))
     (first,) = again()
     (audit,) = (store / "audits").glob("*/audit.json")
     before = audit.stat().st_mtime_ns
     assert again()[0].tables == first.tables
     assert audit.stat().st_mtime_ns == before
-    assert [verdict.note for verdict in first.verdicts] == ["3 test images in a class, of at least 50"] * 2
+    assert [verdict.note for verdict in first.verdicts] == [
+        "first model: 3 test images in a class, of at least 50",
+        "the claim compares a standard and an adversarially trained model",
+    ]
     weights(tmp_path, "a.safetensors", 1)
     again()
     assert len(list((store / "audits").glob("*/audit.json"))) == 2
@@ -88,7 +98,7 @@ def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
 def test_at_most_1000_images_at_reduced_scale(tmp_path: Path) -> None:
     folder = photographs(tmp_path / "photos", ("ant", "bee", "cow"), 400, sides=(4,))
     models = [str(weights(tmp_path, "a.safetensors", 0))]
-    (result,) = run("benz20/P1.2", "reduced", tmp_path / "store", models=models, data=str(folder))
+    (result,) = run("benz20/P1.2", "small", tmp_path / "store", models=models, data=str(folder))
     assert result.tables[0].note.startswith("1,000 images of 3 classes, Linf:4/255.")
 
 
@@ -130,12 +140,50 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "scale", "inputs", "line"),
     [
-        ("kdd21/T1", "reduced", {"models": ["a.pt"]}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
+        ("kdd21/T1", "small", {"models": ["a.pt"]}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
         ("kdd21/T1", "smoke", {"data": "photos"}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
-        ("benz20/P1.2", "reduced", {}, "benz20/P1.2 needs --model and --data, such as --model resnet50=w.pth"),
+        ("benz20/P1.2", "small", {}, "benz20/P1.2 needs --model and --data, such as --model resnet50=w.pth"),
         ("benz20/P1.2", "full", {"models": ["a.pt"]}, "benz20/P1.2 needs --model and --data"),
         ("benz20/P1.2", "smoke", {"data": "photos"}, "benz20/P1.2 needs --model and --data"),
     ],
 )
 def test_inputs_are_checked(item: str, scale: str, inputs: dict[str, object], line: str) -> None:
     check_refused(line, check_inputs, item, scale, UserInputs(**inputs))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("item", ["iclr21/F7", "iclr21/F4"])
+def test_the_standard_model_of_a_data_set(item: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of a training: its clean accuracies and the norms of its rows are those of the file."""
+    monkeypatch.setattr(class_wise, "PRETRAINED", "digits")
+    monkeypatch.setattr(type(experiment(item)), "pretrained", "digits")
+    file = tmp_path / "plain.safetensors"
+    torch.manual_seed(0)
+    save_weights(file, load_model("small-cnn", num_classes=10, in_channels=1, width=0.1))
+    (result,) = run(item, "smoke", tmp_path / "store", models=[str(file)])
+    (trained,) = result.runs.values()
+    assert trained == "at"
+    note = next(table.note for table in result.tables if table.caption == "Data sets")
+    assert f"The standard model of digits is {file}, which was not trained here." in note
+    if item == "iclr21/F4":
+        context = Context(SMOKE, Store(tmp_path / "store"))
+        model = load_model(file)
+        images = context.test_images
+        with torch.no_grad():
+            right = (model(images.pixels()).argmax(1) == images.y).float()
+        accuracy = [float(right[images.y == label].mean()) for label in range(10)]
+        row = next(row for row in result.tables[0].rows if "standard" in row.name)
+        norms = list(model.modules())[-1].get_parameter("weight").detach().norm(dim=1).numpy()
+        assert float(row.cells[0].text) == pytest.approx(np.corrcoef(accuracy, norms)[0, 1], abs=0.01)
+
+
+def test_who_takes_a_standard_model() -> None:
+    one = UserInputs(models=["resnet50=w.pth"])
+    for item in ("iclr21/F4", "iclr21/F7"):
+        check_inputs(item, "full", one)
+        check_inputs(item, "full", one, ["mnist", "imagenet"])
+        refused = f"{item} takes no --data, and one --model: the standard model of imagenet, at scale full"
+        check_refused(refused, check_inputs, item, "medium", one)
+        check_refused(refused, check_inputs, item, "full", one, ["mnist"])
+        check_refused(refused, check_inputs, item, "full", UserInputs(models=["a", "b"]))
+        check_refused(refused, check_inputs, item, "full", UserInputs(models=["a"], data="images"))
+    check_refused("kdd21/F1 takes no --model and no --data", check_inputs, "kdd21/F1", "full", one)

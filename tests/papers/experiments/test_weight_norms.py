@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from classwise.models.base import Classifier, bare
+from classwise.posthoc.equal_norms import equalise_norms
 from classwise.training.folder import Run
-from classwise.training.posthoc.equal_norms import equalise_norms
 
 from ..conftest import Smoke
 

@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import nn
 
 from classwise.analysis.confusion import Confused, confused, contrast, excess, rate_correlation
 from classwise.analysis.embedding import embedding
@@ -17,17 +18,30 @@ from classwise.analysis.gap import Gap, gap, gap_of, order_of
 from classwise.analysis.norm_link import NormLink, norm_link, row_norms
 from classwise.analysis.spread import spread, spread_of
 from classwise.analysis.trend import trend, trend_of
-from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import configurable
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
-from classwise.papers.claims import Measurement, Test, not_tested
+from classwise.papers.claims import Measurement, Test, not_tested, unless
 from classwise.papers.declared import DeclaredTest, Measures, declared_tests
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
 from classwise.papers.experiments.fair_training import with_checkpoints
-from classwise.papers.experiments.protocol import AT, PGD, STANDARD, paired_models, pgd_name, under_pgd
+from classwise.papers.experiments.protocol import (
+    AT,
+    PGD,
+    SETUP_STEP,
+    STANDARD,
+    mean,
+    paired_models,
+    pgd,
+    pgd_name,
+    resampled,
+    under_pgd,
+    unmet_precondition,
+    unmet_preconditions,
+)
 from classwise.papers.interval_estimators import (
     ALPHA,
     IntervalEstimator,
@@ -48,6 +62,7 @@ from classwise.papers.scales import (
     PRELIMINARY,
     REDUCED,
     RESNET18,
+    SMALL,
     SMOKE,
     TIAN,
     Name,
@@ -62,6 +77,7 @@ from classwise.papers.tables import (
     metric_cells,
     skipped_table,
 )
+from classwise.posthoc.equal_norms import equalise_norms
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -72,18 +88,19 @@ from classwise.stats.intervals import Estimate, class_intervals, proportion_inte
 from classwise.stats.metrics import averages, discrepancy, lowest, variance
 from classwise.stats.stratified import class_mean, sum_of_class_means
 from classwise.training.folder import Run, epoch_weights
-from classwise.training.posthoc.equal_norms import equalise_norms
 
 DATA_SETS: Mapping[Name, Sequence[str]] = {
     "smoke": (SMOKE.data,),
-    "reduced": (*PAPER_DATA, *OWN_DATA),
+    "small": (*PAPER_DATA, *OWN_DATA),
+    "reduced": (CIFAR,),
     "medium": [data for data in PAPER_DATA if data != "imagenet"],  # its trainings have their own budget
     "full": PAPER_DATA,
 }
 """The data sets of each scale; unavailable ones are skipped."""
 SCALES: Mapping[Name, Scale] = {
     "smoke": SMOKE,
-    "reduced": replace(REDUCED, about=f"{REDUCED.about}; and the other available data sets, see their table"),
+    "small": replace(SMALL, about=f"{SMALL.about}; and the other available data sets, see their table"),
+    "reduced": REDUCED,
     "full": replace(TIAN, about=f"{TIAN.about}, and its other data sets; unavailable ones are skipped"),
 }
 """Scales of the class-wise analysis on all data sets."""
@@ -93,10 +110,8 @@ STANDARD_IMAGENET = replace(
     STANDARD, overrides={**STANDARD.overrides, "optimizer.lr": 0.4, "lr_schedule": "three-stage"}
 )
 """Standard training on ImageNet with the learning rates of `FAST`."""
-LEAST_IMAGES = 50
-"""Test images of a class below which a data set gives intervals but no verdict."""
-BEYOND_CHANCE = 2
-"""Multiple of chance that the total under attack must exceed for a verdict."""
+PRETRAINED = "imagenet"
+"""The data set on which iclr21 has a standard model that others trained."""
 DRAWN = 20
 """Largest number of classes listed as columns of a table, or as rows of a figure."""
 KINDS = ("standard", "adversarial")
@@ -137,6 +152,7 @@ class DataSetAudits:
         trained: trainings by kind.
         audits: audits by kind.
         superclasses: whether statements are about superclasses.
+        given: the standard model that the user names, with its name; None if it is trained.
     """
 
     data: str
@@ -144,6 +160,11 @@ class DataSetAudits:
     trained: Mapping[str, Run]
     audits: Mapping[str, Audit]
     superclasses: bool
+    given: tuple[str, nn.Module] | None = None
+
+    def model(self, kind: str) -> nn.Module:
+        """The model of a kind."""
+        return self.given[1] if self.given and kind not in self.trained else self.trained[kind].model()
 
     @property
     def by_class(self) -> DataSetAudits:
@@ -177,21 +198,8 @@ class DataSetAudits:
 
     @cached_property
     def fault(self) -> str:
-        """The reason why the images or the model allow intervals but no verdict; empty if they allow one.
-
-        At smoke scale, whose numbers mean nothing, the tests run regardless.
-        """
-        if self.context.scale.name == "smoke":
-            return ""
-        counts = self.counts()
-        least = int(counts.count[counts.present].min())
-        if least < LEAST_IMAGES:
-            return f"{least} test images in a class, of at least {LEAST_IMAGES}"
-        chance = BEYOND_CHANCE / int(counts.present.sum())
-        low, _ = proportion_interval(counts.correct.sum(), counts.count.sum())
-        if low <= chance:
-            return f"the total is not above {BEYOND_CHANCE} times chance ({100 * chance:.3g} percent)"
-        return ""
+        """The `unmet_precondition` of the adversarial model under PGD; empty if there is none."""
+        return unmet_precondition(self.context.scale, self.counts())
 
     @property
     def unfit(self) -> str:
@@ -256,12 +264,16 @@ def audit_each(
     audited = []
     for data, own in contexts.items():
         kinds = {name.partition(",")[0]: training for name, training in declared.items() if training.data == data}
-        trained = own.train_all(kinds)
-        audits = {}
-        for kind, model in trained.items():
-            which = epoch_weights("last", max(model.recipe.checkpoint_epochs)) if last else None
-            audits[kind] = under_pgd(own, model, which=which)
-        audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses))
+        given = None
+        if own.inputs and data == PRETRAINED and "standard" in kinds:
+            ((name, model),) = own.inputs.load_models(own.test_images, own.device).items()
+            given = name, model
+        trained = own.train_all({kind: training for kind, training in kinds.items() if not given or kind != "standard"})
+        audits = {"standard": own.audit_model(given[1], {"PGD": pgd(own, SETUP_STEP)})} if given else {}
+        for kind, run in trained.items():
+            which = epoch_weights("last", max(run.recipe.checkpoint_epochs)) if last else None
+            audits[kind] = under_pgd(own, run, which=which)
+        audited.append(DataSetAudits(data, own, trained, audits, own.scale.superclasses, given))
     return audited, absent
 
 
@@ -272,13 +284,32 @@ def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
     return [] if judged else [not_tested(claim, "; ".join(reasons))]
 
 
+@configurable
 class OnDataSets(Experiment, scales=SCALES):
-    """An experiment on each available data set, whose name is the placeholder ``data`` of the tests."""
+    """An experiment on each available data set, whose name is the placeholder ``data`` of the tests.
+
+    Attributes:
+        together: tests of claims on named or on several data sets; those that give no verdict are left out.
+    """
+
+    together: tuple[DeclaredTest, ...] = ()
 
     def tested(self, one: DataSetAudits, measures: Measures, **lists: Any) -> list[Test]:
         """Tests of the claims on which a data set gives a verdict."""
         judged = [test for test in self.tests if one.judges(test.claim)]
         return declared_tests(judged, measures, lists={"data": one.data, **lists})
+
+    def jointly(self, audited: Sequence[DataSetAudits], measures: Measures, **options: Any) -> list[Test]:
+        """Tests of `together`; their placeholder ``used`` has the names of the data sets of this run.
+
+        Args:
+            audited: audits of the data sets.
+            measures: interval estimators.
+            options: ``lists`` and ``excluded`` of `declared_tests`.
+        """
+        lists = {"used": ", ".join(one.data for one in audited), **options.pop("lists", {})}
+        fit = [one.data for one in audited if not one.unfit]
+        return declared_tests(self.together, measures, lists=lists, known=fit, **options)
 
     def untested(self, audited: Sequence[DataSetAudits]) -> list[Test]:
         """The claims on which no data set gives a verdict."""
@@ -304,6 +335,10 @@ def data_tables(audited: Sequence[DataSetAudits], absent: Mapping[str, str]) -> 
         rows.append(Row(data_set.data, cells))
     heads = ("data set", "statements about", "training images", "test images a class", "network", "threat")
     note = "95 % confidence intervals for new images. A data set without verdicts is measured only."
+    named = {data_set.data: data_set.given[0] for data_set in audited if data_set.given}
+    note += "".join(
+        f" The standard model of {data} is {model}, which was not trained here." for data, model in named.items()
+    )
     table = Table("Data sets", (*heads, "clean, percent", "PGD, percent", "verdicts"), rows, note)
     return [table, *skipped_table(absent)]
 
@@ -322,36 +357,66 @@ HALF = 0.5
 """Average accuracy at which classes are compared."""
 
 
+LARGE, VISIBLE = 10, 1
+"""Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
+HIGH = 95
+"""Lower bound of the total on MNIST in the paper, in percent."""
+
+
 class StandardAgainstAdversarial(OnDataSets, trainings=declare):
-    """iclr21 Figure 7, kdd21 section 4.3: standard accuracy and adversarial robustness of each class, by data set."""
+    """iclr21 Figure 7, kdd21 section 4: standard accuracy and adversarial robustness of each class, by data set."""
+
+    pretrained = PRETRAINED
 
     def run(self, context: Context) -> Findings:
         """Compare gap, variance and order of the classes of both models, and test the claims on each data set."""
         audited, absent = audit_each(context, self.trainings(context.scale))
-        rows, figures, tests = [], [], []
-        for data_set in audited:
-            (standard, names), (adversarial, _) = data_set.shown("standard", "clean"), data_set.shown()
-            tables = (data_set.outcomes("standard"), data_set.outcomes())
-            robust = gap_of(standard, adversarial, list(names), order_of(*tables, ROBUST, data_set.rows))
-            rows += gap_rows(robust, f"{data_set.data}: ")
-            own = self.tested(data_set, partial(_gap_estimator, robust))
-            order = [Cell(""), Cell(""), estimate_cell(robust.order_interval, 1, 2, tests=own)]
-            rows.append(Row(f"{data_set.data}: order of the classes", order))
-            drawing = robust.figure() if len(names) <= DRAWN else spread_of(adversarial, "PGD").figure()
-            figures.append((drawing, f"{data_set.data}: test images, PGD."))
-            tests += own
-        return Findings(
-            tables=(gap_table(rows), *data_tables(audited, absent)),
-            figures=figures,
-            tests=[*tests, *self.untested(audited)],
-        )
+        gaps = {data_set.data: gap_on(data_set) for data_set in audited}
+        tests, rows, figures = self.claims(audited, gaps), [], []
+        for data, robust in gaps.items():
+            rows += gap_rows(robust, f"{data}: ")
+            order = [Cell(""), Cell(""), estimate_cell(robust.order_interval, 1, 2, tests=tests)]
+            rows.append(Row(f"{data}: order of the classes", order))
+            drawing = robust.figure() if len(robust.classes) <= DRAWN else spread_of(robust.counts[1], "PGD").figure()
+            figures.append((drawing, f"{data}: test images, PGD."))
+        return Findings(tables=(gap_table(rows), *data_tables(audited, absent)), figures=figures, tests=tests)
+
+    def claims(self, audited: Sequence[DataSetAudits], gaps: Mapping[str, Gap]) -> list[Test]:
+        """Tests of the claims on the data sets that give a verdict; ``gaps``: the comparison of both models of each."""
+        tests = list[Test]()
+        for one in audited:
+            paper = ", since the paper reports 6" if one.data == MNIST else ""
+            threshold = VISIBLE if one.data == MNIST else LARGE
+            tests += self.tested(one, partial(_gap_estimator, gaps[one.data]), threshold=threshold, paper=paper)
+        low = any(100 * averages.overall_estimate(one.counts()).value <= HIGH for one in audited if one.data == MNIST)
+        reason = f"the gap is that of a model above {HIGH} percent, which this one is not"
+        return [
+            *tests,
+            *self.untested(audited),
+            *self.jointly(
+                audited,
+                lambda measure, data, *factor: _gap_estimator(gaps[data], measure, *factor),
+                excluded={"high total": reason} if low else {},
+            ),
+        ]
+
+
+def gap_on(one: DataSetAudits) -> Gap:
+    """Compare the standard model on clean images with the adversarial one under PGD."""
+    (standard, names), (adversarial, _) = one.shown("standard", CLEAN), one.shown()
+    order = order_of(one.outcomes("standard"), one.outcomes(), ROBUST, one.rows)
+    return gap_of(standard, adversarial, list(names), order)
 
 
 def _gap_estimator(one: Gap, measure: str, factor: str = "1") -> IntervalEstimator:
-    """Order of the classes, or the gap of the robust model minus a multiple of that of the standard one."""
+    """A measure of the robust model, the order of the classes, or the gap minus a multiple of the standard model's."""
     standard, robust = one.counts
     if measure == "order of the classes":
         return one.ranked.estimate
+    if measure == "gap":
+        return widest(robust)
+    if measure == "total":
+        return lambda level: in_points(averages.overall_estimate(robust, level))
     if measure == "MCD, fraction":
         return lambda level: discrepancy.discrepancy_difference(robust, standard, alpha=level)
     return {"CV": more_varied, "MCD": wider}[measure](robust, standard, float(factor))
@@ -400,7 +465,11 @@ class AdversarialModel(Experiment, scales=CLASSWISE, trainings={"standard": STAN
                 *discrepancy_panels("Adversarial training", adversarial, ("clean", "PGD")),
                 (robust.figure(), "Test images, PGD."),
             ],
-            tests=declared_tests(self.tests, _of_gaps({"robustness": robust, "accuracy": clean})),
+            tests=declared_tests(
+                self.tests,
+                _of_gaps({"robustness": robust, "accuracy": clean}),
+                excluded=_unmet_of_gaps(context.scale, adversarial),
+            ),
         )
 
 
@@ -420,6 +489,14 @@ def discrepancy_panels(model: str, outcomes: Outcomes, attacks: Sequence[str]) -
         centred = _centred(f"{model}, {attack}, class minus mean, in points", counts, [attack], names)
         panels.append((centred, f"Row {row}, right: difference from the mean over classes."))
     return panels
+
+
+def _unmet_of_gaps(scale: Scale, adversarial: Outcomes) -> dict[str, str]:
+    """Unmet preconditions of the comparisons in robustness and in accuracy, by their names."""
+    return {
+        **unmet_preconditions(scale, {"robustness": adversarial}),
+        **unmet_preconditions(scale, {"accuracy": adversarial}, CLEAN),
+    }
 
 
 def _of_gaps(gaps: Mapping[str, Gap]) -> Callable[..., IntervalEstimator]:
@@ -481,7 +558,7 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
     weights: ClassVar[Mapping[str, int]] = {"standard": len(RADII)}
 
     def run(self, context: Context) -> Findings:
-        """Audit the model at each radius; test claims C1, and C3 at one radius."""
+        """Audit the model at each radius; test claims C1, and C3 and C11 at one radius."""
         models = context.train_all(self.trainings(context.scale))
         trained = models["standard"]
         audits = {share: at_radius(context, trained, share) for share in RADII}
@@ -489,26 +566,37 @@ class StandardModel(Experiment, scales=PRELIMINARY, trainings={"standard": STAND
         counts = {"clean": first.counts("clean")}
         counts |= {radius_name(context.scale, share): audit.counts("PGD") for share, audit in audits.items()}
         robust = {share: float(audit.counts("PGD").accuracy.mean()) for share, audit in audits.items()}
-        shown = ("clean", radius_name(context.scale, min(RADII, key=lambda share: abs(robust[share] - HALF))))
+        nearest = min(RADII, key=lambda share: abs(robust[share] - HALF))
+        shown = ("clean", radius_name(context.scale, nearest))
         drawn = [counts[name] for name in shown]
         table = first.outcomes
         adversarial = under_pgd(context, models["adversarial"]).outcomes
-        smaller = [drawn[0], drawn[1], adversarial.counts("clean")]
-        tests = [
-            Test(
-                claim="benz20/C1",
-                estimand="MCD of clean accuracy, standard training",
-                estimators=[widest(counts["clean"])],
-                note="'non-trivial' is interpreted as above zero by simultaneous intervals for all classes",
-            ),
-            Test(
-                claim="benz20/C3",
-                estimand="MCD of the adversarial model under PGD minus each of: standard clean, standard under "
-                f"{shown[1]}, adversarial clean",
-                estimators=[wider(adversarial.counts("PGD"), compared) for compared in smaller],
-                note="the standard model is evaluated at the radius where its average is nearest 50 percent",
-            ),
-        ]
+        tables = {
+            "standard clean": (table, CLEAN),
+            "standard attacked": (audits[nearest].outcomes, "PGD"),
+            "adversarial clean": (adversarial, CLEAN),
+            "adversarial attacked": (adversarial, "PGD"),
+        }
+
+        def counts_of(name: str) -> ClassCounts:
+            outcomes, attack = tables[name]
+            return outcomes.counts(attack)
+
+        def beyond(name: str, one: str, other: str) -> IntervalEstimator:
+            outcomes, attack = tables[name]
+            return resampled(outcomes, [attack]).part(lambda a: a[..., 0, int(one)] - a[..., 0, int(other)], 100)
+
+        measures: Measures = {
+            "MCD": lambda name: widest(counts_of(name)),
+            "difference of the MCD": lambda one, other: wider(counts_of(one), counts_of(other)),
+            "class": beyond,
+        }
+        unmet = {
+            name: reason
+            for name, (outcomes, attack) in tables.items()
+            for reason in unmet_preconditions(context.scale, {name: outcomes}, attack).values()
+        }
+        tests = declared_tests(self.tests, measures, lists={"attack": shown[1]}, excluded=unmet)
         rows = [
             Row(
                 name,
@@ -646,9 +734,9 @@ BOTH = ("clean", "PGD")
 IMAGENET = Scale(
     name="full", about="the named models on all named images, PGD-20 at Linf 4/255", data="", threat="Linf:4/255"
 )
-IMAGENET_REDUCED = replace(
+IMAGENET_SMALL = replace(
     IMAGENET,
-    name="reduced",
+    name="small",
     about="the named models on at most 1,000 of the named images, PGD-5 at Linf 4/255",
     test=1000,
     attack_steps=5,
@@ -663,7 +751,7 @@ class PretrainedModels(
     takes_models: ClassVar[bool] = True
     scales: ClassVar[Mapping[Name, Scale]] = {
         "smoke": replace(SMOKE, about=f"{SMOKE.about}; without --model, a standard and a robust model are trained"),
-        "reduced": IMAGENET_REDUCED,
+        "small": IMAGENET_SMALL,
         "full": IMAGENET,
     }
 
@@ -681,21 +769,18 @@ class PretrainedModels(
         return Findings(
             tables=(Table("In percent and points", heads, rows, note), Table("Models", ("model", "SHA-256"), hashes)),
             figures=_figures(outcomes),
-            tests=self.claims(list(outcomes.values()), smoke=context.scale.name == "smoke"),
+            tests=self.claims(list(outcomes.values()), context.scale),
         )
 
-    def claims(self, tables: Sequence[Outcomes], *, smoke: bool) -> list[Test]:
+    def claims(self, tables: Sequence[Outcomes], scale: Scale) -> list[Test]:
         """Tests of the claims: on the first model, and on a standard and an adversarially trained one."""
-        counts = tables[0].counts("clean")
-        least, gaps, reasons = int(counts.count[counts.present].min()), dict[str, Gap](), dict[str, str]()
-        if least < LEAST_IMAGES and not smoke:
-            few = f"{least} test images in a class, of at least {LEAST_IMAGES}"
-            reasons = dict.fromkeys(("first model", "robustness", "accuracy"), few)
-        elif len(tables) == 2:
-            gaps = {
-                name: gap(tables[0], tables[1], attack)
-                for name, attack in (("robustness", "PGD"), ("accuracy", "clean"))
-            }
+        counts, gaps = tables[0].counts(CLEAN), dict[str, Gap]()
+        reasons = unmet_preconditions(scale, {"first model": tables[0]}, CLEAN)
+        if len(tables) == 2:
+            standard, adversarial = tables
+            attacks = {"robustness": ROBUST, "accuracy": CLEAN}
+            gaps = {name: gap(standard, adversarial, attack) for name, attack in attacks.items()}
+            reasons |= _unmet_of_gaps(scale, adversarial)
 
         def measure(of: str, name: str, *factor: str) -> IntervalEstimator:
             return widest(counts) if name == "first model" else _gap_estimator(gaps[name], of, *factor)
@@ -713,17 +798,8 @@ def _outcomes(context: Context, trainings: Mapping[str, Training]) -> dict[str, 
     if scale.test is not None and scale.test < len(images):
         images = images.take(stratified_subset(images.y, scale.test))
     attacks = {"PGD": context.pgd(PGD)}
-    context.note_audit(images, attacks)
     return {
-        name: context.store.audit_model(
-            model,
-            images,
-            attacks,
-            scale.threat,
-            precision=scale.precision,
-            device=context.device,
-            progress=context.progress,
-        ).outcomes
+        name: context.audit_model(model, attacks, images=images).outcomes
         for name, model in context.inputs.load_models(images, context.device).items()
     }
 
@@ -762,16 +838,19 @@ NAMED_PAIRS: Mapping[str, tuple[str, Sequence[tuple[int, int]]]] = {
 """The data set's name in the facts of kdd21/F2, and the pairs (class, prediction) whose rates its text describes."""
 
 
+RARELY = 0.5
+"""Share of the errors across superclasses by chance that is interpreted as rare."""
+
+
 @configurable
 class ConfusionUnderAttack(OnDataSets, trainings=lambda scale: declare(scale, (ADVERSARIAL,))):
     """kdd21 Figure 2, benz20 section 3.2: confusion matrix of adversarial training under PGD, on each data set.
 
     Attributes:
-        together: tests of claims on several data sets: ``inside``, with superclasses and without fault.
+        together: tests of claims on several data sets: ``inside``, with superclasses and a verdict.
         with_pairs: whether the pairs of classes that kdd21 names are shown.
     """
 
-    together: tuple[DeclaredTest, ...] = ()
     with_pairs: bool = False
 
     def run(self, context: Context) -> Findings:
@@ -818,13 +897,12 @@ class ConfusionUnderAttack(OnDataSets, trainings=lambda scale: declare(scale, (A
             "symmetry": lambda data: matrices[data].correlation.estimate,
             "rate inside minus across": partial(grouped, contrast),
             "errors across below chance": partial(grouped, excess),
+            "errors across below half of chance": partial(grouped, partial(excess, part=RARELY)),
             "symmetry inside": mutual,
             "rate": lambda data, label, predicted: _beyond_mean(matrices[data].matrix, int(label), int(predicted)),
         }
         tests = [test for one in fit.values() for test in self.tested(one, measures)] + self.untested(audited)
-        labels = [str(label) for matrix in matrices.values() for label in range(len(matrix.class_names))]
-        lists = {"inside": inside, "names": ", ".join(inside)}
-        return [*tests, *declared_tests(self.together, measures, lists=lists, known={*fit, *labels})]
+        return [*tests, *self.jointly(audited, measures, lists={"inside": inside, "names": ", ".join(inside)})]
 
 
 def _confused(one: DataSetAudits) -> Confused:
@@ -887,30 +965,19 @@ def _beyond_mean(matrix: IntArray, truth: int, predicted: int) -> IntervalEstima
     return lambda level: in_points(sum_of_class_means(values, labels, low, high, level))
 
 
-LARGE, VISIBLE = 10, 1
-"""Thresholds in points of a large and of a visible gap between classes (paper: 40 to 50 on CIFAR-10, 6 on MNIST)."""
 INTERVALS_NOTE = "95 % confidence intervals for new images."
-HIGH = 95
-"""Lower bound of the total on MNIST in the paper, in percent."""
 
 
-@configurable
 class GapsOverEpochs(
     OnDataSets,
     trainings=lambda scale: {
         name: with_checkpoints(scale, training) for name, training in declare(scale, (ADVERSARIAL,)).items()
     },
 ):
-    """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set.
-
-    Attributes:
-        single: tests of claims on MNIST or ImageNet.
-    """
-
-    single: tuple[DeclaredTest, ...] = ()
+    """kdd21 Figure 1: class-wise robustness over the epochs of adversarial training, on each data set."""
 
     def run(self, context: Context) -> Findings:
-        """Draw the accuracy of the test images over the epochs; test claims C1 to C3 on each data set."""
+        """Draw the accuracy of the test images over the epochs; test claim C3 about its growth."""
         audited, absent = audit_each(context, self.trainings(context.scale), last=True)
         rows, tables, figures, curves = [], list[Table](), [], dict[str, Mapping[int, ClassCounts]]()
         for data_set in audited:
@@ -927,34 +994,10 @@ class GapsOverEpochs(
         heads = ("data set, classes", "average under PGD", "worst class", "MCD", "weakest class")
         summary = Table("Test images at the end of training, in percent and points", heads, rows, INTERVALS_NOTE)
         tables = [summary, *data_tables(audited, absent), *tables]
-        return Findings(tables=tables, figures=figures, tests=self.claims(audited, curves))
-
-    def claims(self, audited: Sequence[DataSetAudits], curves: Mapping[str, Mapping[int, ClassCounts]]) -> list[Test]:
-        """Tests of the claims on the data sets that give a verdict; ``curves``: the counts by data set and epoch."""
-        fit = {data_set.data: data_set for data_set in audited if data_set.judges("kdd21/C1")}
-        measures: Measures = {
-            "gap": lambda data, threshold: widest(fit[data].shown()[0], float(threshold)),
-            "total": lambda data: lambda level: in_points(averages.overall_estimate(fit[data].counts(), level)),
-            "growth": lambda data: wider(curves[data][max(curves[data])], curves[data][min(curves[data])]),
+        growth: Measures = {
+            "growth": lambda data: wider(curves[data][max(curves[data])], curves[data][min(curves[data])])
         }
-        tests = []
-        for data, one in fit.items():
-            paper = ", since the paper reports 6" if data == MNIST else ""
-            tests += self.tested(one, measures, threshold=VISIBLE if data == MNIST else LARGE, paper=paper)
-        low = MNIST in fit and 100 * averages.overall_estimate(fit[MNIST].counts()).value <= HIGH
-        return [
-            *tests,
-            *self.untested(audited),
-            *declared_tests(
-                self.single,
-                measures,
-                lists={"used": ", ".join(data_set.data for data_set in audited)},
-                known={*fit, str(VISIBLE)},
-                excluded={"high total": "the gap is that of a model above 95 percent, which this one is not"}
-                if low
-                else {},
-            ),
-        ]
+        return Findings(tables=tables, figures=figures, tests=self.jointly(audited, growth))
 
 
 def _over_epochs(one: DataSetAudits) -> Mapping[int, ClassCounts]:
@@ -1000,17 +1043,20 @@ NONE = 0.5
 class NormsAndRobustness(OnDataSets, trainings=declare):
     """iclr21 Figure 4: robust classes have rows of large norm in adversarial training, not in standard training."""
 
+    pretrained = PRETRAINED
+
     def run(self, context: Context) -> Findings:
         """Evaluate the adversarial models under PGD and the standard ones on clean images; test claims C5 and C6."""
         found, absent = audit_each(context, self.trainings(context.scale))
         audited = [data_set.by_class for data_set in found]
-        rows, figures, tests = [], [], []
+        rows, figures, tests, correlations = [], [], list[Test](), dict[str, IntervalEstimator]()
         for data_set in audited:
             links = {kind: _link(data_set, kind) for kind in EVALUATED_UNDER}
             measures: Measures = {
                 "correlation": lambda link=links["adversarial"]: link.ranked.estimate,
                 "no correlation": partial(_weak, links["standard"]),
             }
+            correlations[data_set.data] = links["adversarial"].ranked.estimate
             own = self.tested(data_set, measures)
             for kind, link in links.items():
                 kendall = Estimate(link.kendall.value, math.nan, math.nan)
@@ -1026,7 +1072,8 @@ class NormsAndRobustness(OnDataSets, trainings=declare):
             "95 % confidence intervals for new images. p by permutation of the classes."
         )
         table = Table("Correlation of class accuracy with the norm of the class's row", heads, rows, note)
-        tests += self.untested(audited)
+        ranked: Measures = {"correlation": lambda data: correlations[data]}
+        tests += [*self.untested(audited), *self.jointly(audited, ranked)]
         return Findings(tables=(table, *data_tables(audited, absent)), figures=figures, tests=tests)
 
 
@@ -1039,7 +1086,7 @@ def _order(one: DataSetAudits) -> str:
 
 def _link(one: DataSetAudits, kind: str) -> NormLink:
     """Correlations over all classes with images; the classes of the result are the sampled ones, if there are any."""
-    link = norm_link(one.outcomes(kind), EVALUATED_UNDER[kind], row_norms(one.trained[kind].model()))
+    link = norm_link(one.outcomes(kind), EVALUATED_UNDER[kind], row_norms(one.model(kind)))
     if one.sampled is None:
         return link
     return replace(link, classes=link.classes.loc[list(one.shown(kind, EVALUATED_UNDER[kind])[1])])
@@ -1100,6 +1147,7 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
             )
             ends = f"{norms[name].min():.3g} to {norms[name].max():.3g}"
             rows.append(Row(name, [*map(estimate_cell, summary), Cell(ends)]))
+        unmet = unmet_preconditions(context.scale, {name: audit.outcomes for name, audit in audits.items()})
         tests, changes = list[Test](), list[Row]()
         for part, (name, base, change) in GUIDELINES.items():
             pair, gap = paired_models(audits[name], audits[base], "PGD"), wider(counts[name], counts[base])
@@ -1110,8 +1158,9 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
                 estimators=[pair.worst()],
                 note="one of the three guidelines, by one of several methods; one training of each",
             )
-            cells = [estimate_cell(gain(ALPHA), 1, tests=[test]) for gain in (pair.total(), pair.worst(), gap)]
-            tests.append(test)
+            own = unless("; ".join(unmet[model] for model in (name, base) if model in unmet), [test])
+            cells = [estimate_cell(gain(ALPHA), 1, tests=own) for gain in (pair.total(), pair.worst(), gap)]
+            tests += own
             changes.append(Row(f"{part}: {name} minus {base}", cells))
         heads = ("model", "clean average", "PGD average", "PGD worst class", "PGD gap", "norms of the rows")
         names = context.test_images.class_names
@@ -1137,7 +1186,8 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
     def run(self, context: Context) -> Findings:
         """Compute the embedding and the purity of neighbourhoods; test claim C15."""
         trained = context.train_all(self.trainings(context.scale))["AT"]
-        projection = embedding(under_pgd(context, trained, save=("features",)), "PGD")
+        audit = under_pgd(context, trained, save=("features",))
+        projection = embedding(audit, "PGD")
         purity = {
             place: (Estimate(*ends), chance)
             for place, *ends, chance in projection.purity[["purity", "low", "high", "chance"]].itertuples()
@@ -1150,18 +1200,26 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
         note = "95 % confidence intervals over images. Neighbours are found in feature space, not in the plane."
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
-        if ("clean", "superclass") not in purity:
-            absent = not_tested("iclr21/C15", f"{context.scale.data} has no superclasses")
-            return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=[absent])
-        separates = Test(
-            claim="iclr21/C15",
-            estimand="chance-corrected share of neighbours (Cohen's kappa): superclass minus class, clean and attacked",
-            estimators=[
-                interval(difference(beyond_chance(*purity[kind, "superclass"]), beyond_chance(*purity[kind, "class"])))
-                for kind in ("clean", "PGD")
-            ],
-            unit="",
-            note="the two are treated as independent; images share neighbours, so the intervals are slightly too "
-            "narrow",
+
+        def separates(kind: str) -> IntervalEstimator:
+            """Chance-corrected share of neighbours of the superclass minus that of the class."""
+            levels = (beyond_chance(*purity[kind, level]) for level in ("superclass", "class"))
+            return interval(difference(*levels))
+
+        def others(kind: str, labels: str) -> IntervalEstimator:
+            """Share of the neighbours of images of some classes that are of other classes, in percent."""
+            points = projection.points[projection.points["kind"] == kind]
+            shares = points["purity"][points["label"].isin([int(label) for label in labels.split()])]
+            return interval(mean(1 - shares.to_numpy(dtype=np.float64)), 100)
+
+        lacking = f"{context.scale.data} has no superclasses" if ("clean", "superclass") not in purity else ""
+        reason = lacking or unmet_precondition(context.scale, audit.counts("PGD"))
+        return Findings(
+            tables=(table,),
+            figures=((projection.figure(), caption),),
+            tests=declared_tests(
+                self.tests,
+                {"superclass beyond class": separates, "other classes": others},
+                excluded=dict.fromkeys(BOTH, reason) if reason else {},
+            ),
         )
-        return Findings(tables=(table,), figures=((projection.figure(), caption),), tests=(separates,))

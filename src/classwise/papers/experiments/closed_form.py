@@ -78,7 +78,7 @@ NOT_TESTED = not_tested(
 
 ABOUT: Mapping[Name, str] = {
     "smoke": "every ninth model of the grid, 100 points per class",
-    "reduced": "the grid of 360 models, 100 points per class",
+    "small": "the grid of 360 models, 100 points per class",
     "full": "the grid of 360 models, 100 points per class",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ from classwise.papers.experiment import (
 )
 from classwise.papers.experiments.protocol import paired_models, pgd_name
 from classwise.papers.interval_estimators import ALPHA, IntervalEstimator, Resampled, exactly, plus
-from classwise.papers.scales import DEFAULT_SCALES, MANY_TRAININGS, Name, Scale, radius
+from classwise.papers.scales import DEFAULT_SCALES, FULL, MANY_TRAININGS, Name, Scale, radius
 from classwise.papers.tables import PRINTED, class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import class_bars
@@ -47,7 +47,7 @@ from classwise.training.selection import Rule, overall, overall_plus_worst
 NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=2,step_size=1eps"},
-    "reduced": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
+    "small": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
     "full": {"apgd-ce": "apgd-ce", "apgd-t": "apgd-t", "fab-t": "fab-t", "square": "square"},
 }
 """Attacks of the tables: AutoAttack at full scale, a PGD as its substitute at smaller scales.
@@ -63,9 +63,13 @@ LEAST_ADMITTED = 2
 """Epochs that FAWA admits at least for a test of its claims: an average of one epoch is no average."""
 RUNS = {"cfa23/T1": ", mean of five runs"}
 """Number of trainings that the printed numbers average, if the paper states it."""
+FIVE_TRAININGS = replace(FULL, trainings=5)
+"""Full scale of the tables, whose numbers are means over five trainings of each method."""
 CHOSEN: Mapping[str, tuple[Which, Which]] = {"best": ("best", "best-average"), "last": ("last", "average")}
-RELATIVE = ", relative gate"
-"""End of the name of a method with the relative gate of the budget ``short``, which short runs can reach."""
+PAPERS_GATE = ", paper's gate"
+"""End of the name of a method with the gate of the paper, beside the same with the relative gate."""
+RELATIVE = "; FAWA with the relative gate, ours, since short runs do not reach the constant of the paper"
+"""End of the notes of tests of FAWA at scales with methods that end with `PAPERS_GATE`."""
 CLOSED = "the gate of FAWA admitted at most one epoch of {}, so the average is a plain EMA or the weights of one epoch"
 """Reason why a claim about FAWA is not tested on methods whose gate admitted fewer than `LEAST_ADMITTED` epochs."""
 
@@ -79,6 +83,7 @@ class Method:
     Attributes:
         recipe: recipe name; empty for a method that uses the training of another one.
         overrides: recipe fields.
+        at: further recipe fields at some scales.
         start: name of the training that provides the initial weights.
         training: name of the training; empty for that of the method.
         averaged: whether the averaged weights are used.
@@ -88,6 +93,7 @@ class Method:
 
     recipe: str = ""
     overrides: dict[str, Any] = field(default_factory=dict)
+    at: dict[Name, dict[str, Any]] = field(default_factory=dict)
     start: str = ""
     training: str = ""
     averaged: bool = False
@@ -116,10 +122,18 @@ class _Trained(Experiment):
     def trainings(self, scale: Scale) -> Trainings:
         """The trainings of the methods."""
         return {
-            self.training_of(name): Training(recipe=method.recipe, overrides=method.overrides, start=method.start)
+            self.training_of(name): Training(
+                recipe=method.recipe,
+                overrides={**method.overrides, **method.at.get(scale.name, {})},
+                start=method.start,
+            )
             for name, method in self._at(scale).items()
             if method.recipe
         }
+
+    def gate_note(self, scale: Scale) -> str:
+        """`RELATIVE` at the scales with the relative gate, otherwise empty."""
+        return RELATIVE if any(name.endswith(PAPERS_GATE) for name in self._at(scale)) else ""
 
     def _at(self, scale: Scale) -> dict[str, Method]:
         names = {scale.name, "full"} if scale.as_published else {scale.name}
@@ -156,7 +170,7 @@ class Evaluated:
 
 
 @configurable
-class Methods(_Trained, attacks=ATTACKS):
+class Methods(_Trained, scales={**DEFAULT_SCALES, "full": FIVE_TRAININGS}, attacks=ATTACKS):
     """cfa23 Tables 1 and 4, section 5.2: average and weak classes of methods, clean and attacked, at both epochs.
 
     Attributes:
@@ -207,7 +221,7 @@ class Methods(_Trained, attacks=ATTACKS):
     def tested(self, evaluated: Evaluated, scale: Scale) -> list[Test]:
         """Tests of the declared claims."""
         on = "" if scale.data in ("cifar10", "tiny-imagenet") else f"; on {scale.data}"
-        lists = {"data": scale.data, "on": on}
+        lists = {"data": scale.data, "on": on, "gate": self.gate_note(scale)}
         excluded = {} if self.whatever_gate else evaluated.closed
         return declared_tests(self.tests, evaluated.estimator, lists=lists, known=evaluated.runs, excluded=excluded)
 
@@ -259,7 +273,7 @@ def pair_cell(counts: ClassCounts, least: Callable[[ClassCounts], Estimate] = wo
 
 def printed_row(item: str, name: str) -> Mapping[str, Any]:
     """Printed row of a method; empty for rows of ours. The paper prints one TRADES and one gate."""
-    return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(RELATIVE), {})
+    return {row["method"]: row for row in catalogue.printed_rows(item)}.get(name.removesuffix(PAPERS_GATE), {})
 
 
 def printed_pair(row: Mapping[str, Any], key: str) -> Cell:
@@ -307,7 +321,7 @@ def cost_of_start(scale: Scale, trainings: Trainings) -> tuple[Table, Measuremen
 class TinyImageNet(Methods):
     """cfa23 Table 4: nine methods on Tiny-ImageNet, average and worst fifth of the classes.
 
-    There is no reduced scale: 200 classes need more images and epochs than two cores can process.
+    There is no small scale: 200 classes need more images and epochs than two cores can process.
     """
 
     scales: ClassVar[Mapping[Name, Scale]] = {
@@ -321,7 +335,7 @@ class TinyImageNet(Methods):
     }
 
 
-class ClassesOfAverages(Methods):
+class ClassesOfAverages(Methods, scales=DEFAULT_SCALES):
     """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
     def run(self, context: Context) -> Findings:
@@ -368,7 +382,7 @@ MEASURES: Mapping[str, Callable[[Resampled], IntervalEstimator]] = {
 """Differences of two models on the same images."""
 
 
-class Ablation(Methods, scales=MANY_TRAININGS):
+class Ablation(Methods, scales={**MANY_TRAININGS, "full": FIVE_TRAININGS}):
     """cfa23 Tables 2 and 3: average and worst class of parts of CFA at the best epoch, attacked."""
 
     kinds: ClassVar[Sequence[str]] = ("best",)
@@ -428,7 +442,7 @@ class Sweep(Methods, scales=MANY_TRAININGS, attacks=PGD_ATTACKS):
         tests = declared_tests(
             self.tests,
             partial(self.estimator, evaluated, table.iloc[-1].to_numpy(dtype=np.float64)),
-            lists={"values": values, "only": only},
+            lists={"values": values, "others": [value for value in values if value != self.drawn], "only": only},
             known={*audits, *map(str, range(len(table.columns)))},
         )
         return Findings(
@@ -595,23 +609,23 @@ def as_share(one: Estimate) -> Estimate:
 
 
 RADII: Mapping[Name, Sequence[float]] = {
-    "smoke": (1.0, 2.0),
-    "reduced": (0.5, 1.0, 1.5),
+    "smoke": (0.5, 1.0, 2.0),
+    "small": (0.5, 1.0, 1.5),
     "full": tuple(factor / 4 for factor in range(1, 9)),
 }
 """Training radii as multiples of the evaluation radius: 2/255 .. 16/255 at 8/255 in the paper."""
-BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "reduced": (1, 6, 8), "full": tuple(range(1, 9))}
+BETAS: Mapping[Name, Sequence[float]] = {"smoke": (6, 8), "small": (1, 6, 8), "full": tuple(range(1, 9))}
 Window = tuple[float, float]
 AFTER_DROP: Mapping[Name, Window] = {
     "smoke": (0.5, 1.0),
-    "reduced": (0.5, 0.75),
+    "small": (0.5, 0.75),
     "medium": (0.5, 0.75),
     "full": (0.5, 0.6),
 }
 """Epochs 101 to 120 of 200, as fractions; a short training has too few epochs for so narrow a window."""
-AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.9, 1.0)}
+AT_END: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "small": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.9, 1.0)}
 """Epochs 181 to 200 of 200."""
-LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "reduced": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.75, 0.85)}
+LATE: Mapping[Name, Window] = {"smoke": (0.5, 1.0), "small": (0.75, 1.0), "medium": (0.75, 1.0), "full": (0.75, 0.85)}
 """Epochs 151 to 170 of 200."""
 RADIUS = "training radius, in test radii"
 HARD = (2, 3, 4)
@@ -630,18 +644,30 @@ class _Window(Experiment):
             for name, trained in context.train_all(declared).items()
         }
 
-    def tested(self, measures: Measures, values: Iterable[float], classes: int) -> list[Test]:
-        """Tests of the declared claims."""
-        larger = [f"{value:g}" for value in values if value > 1]
-        return declared_tests(self.tests, measures, lists={"larger": larger, "classes": [*range(classes)]})
+    def tested(
+        self, measures: Measures, values: Collection[float], classes: int, excluded: Mapping[str, str] | None = None
+    ) -> list[Test]:
+        """Tests of the declared claims; ``excluded`` has reasons of no test, as in `declared_tests`."""
+        lists = {
+            "smaller": [f"{value:g}" for value in values if value < 1],
+            "larger": [f"{value:g}" for value in values if value > 1],
+            "classes": [*range(classes)],
+        }
+        return declared_tests(self.tests, measures, lists=lists, excluded=excluded)
 
 
 def radius_trainings(scale: Scale) -> dict[str, Training]:
-    """Adversarial training at each radius, by the radius in test radii; each saves every epoch (9 GB at full scale)."""
-    plain = Training(recipe="at")
+    """Adversarial training at each radius, by the radius in test radii; each saves every epoch (9 GB at full scale).
+
+    The step size is that of the paper at every radius, unless the scale has one of its own.
+    """
+    plain, step = Training(recipe="at"), {"attack.step_size": "2/255", **scale.overrides}["attack.step_size"]
     return {
         f"{factor:g}": with_checkpoints(
-            scale, plain if factor == 1 else replace(plain, overrides={"threat": scale.threat_at(factor)})
+            scale,
+            plain
+            if factor == 1
+            else replace(plain, overrides={"threat": scale.threat_at(factor), "attack.step_size": step}),
         )
         for factor in scale.entry(RADII)
     }
@@ -652,6 +678,28 @@ def every_epoch(scale: Scale, training: Training) -> Sequence[int]:
     return epochs_within(scale, training, (0.0, 1.0))
 
 
+def best_and_last(saved: SavedEpochs) -> Resampled:
+    """Outcomes of the best epoch, where each half of the images selects for the other half, and of the last one."""
+    table, first = saved.correct(ATTACK, list(saved.outcomes)), next(iter(saved.outcomes.values()))
+    return Resampled(np.stack([best_by_other_half(table, first.labels), table[-1]]), first.labels, first.num_classes)
+
+
+def not_over_fitted(scale: Scale, ends: Resampled) -> dict[str, str]:
+    """Why claims on ``over-fitting`` are not tested; empty if the accuracy falls significantly after the best epoch.
+
+    At smoke scale, whose numbers mean nothing, they are tested regardless.
+
+    Args:
+        scale: scale of the training.
+        ends: `best_and_last` of adversarial training at the test radius.
+    """
+    value, low, high = ends.total()(ALPHA)
+    if low > 0 or scale.name == "smoke":
+        return {}
+    fall = f"{value:.1f} points [{low:.1f}, {high:.1f}]"
+    return {"over-fitting": f"AT does not over-fit: from the best to the last epoch, its accuracy falls by {fall}"}
+
+
 class RadiusSweep(_Window, trainings=radius_trainings):
     """cfa23 Figure 2a: overall robustness over the epochs, a line for each training radius."""
 
@@ -659,26 +707,25 @@ class RadiusSweep(_Window, trainings=radius_trainings):
         """Compare the best and the last epoch of each radius, where each half of the images selects for the other."""
         sweep = self.audit(context)
         attack, first = sweep[1.0].attack, next(iter(sweep[1.0].outcomes.values()))
-        lines, rows, ends = [], [], dict[float, BoolArray]()
-        for factor, saved in sweep.items():
+        ends = {f"{factor:g}": best_and_last(saved) for factor, saved in sweep.items()}
+        lines, rows = [], []
+        for (name, pair), saved in zip(ends.items(), sweep.values(), strict=True):
             overall = saved.overall(ATTACK)
-            lines.append(Series(f"{factor:g}", [float(epoch) for epoch in overall.index], overall.tolist()))
-            table = saved.correct(ATTACK, list(saved.outcomes))
-            ends[factor] = np.stack([best_by_other_half(table, first.labels), table[-1]])
-            pair = Resampled(ends[factor], first.labels, first.num_classes)
+            lines.append(Series(name, [float(epoch) for epoch in overall.index], overall.tolist()))
             estimates = [pair.estimate(lambda a, row=row: a[..., row, :].mean(-1)) for row in (0, 1)]  # type: ignore[misc]
             cells = [estimate_cell(as_share(estimate)) for estimate in estimates]
-            rows.append(Row(f"{factor:g} of the test radius", cells))
+            rows.append(Row(f"{name} of the test radius", cells))
         drawing = line_chart(f"Robust accuracy of all test images, {attack}, in percent", lines, "epoch")
 
         def pair_of(place: int, radius: str) -> Resampled:
             """Best or last epoch at a radius, and at the test radius."""
-            rows = np.stack([ends[float(radius)][place], ends[1.0][place]])
+            rows = np.stack([ends[name].right[place] for name in (radius, "1")])
             return Resampled(rows, first.labels, first.num_classes)
 
-        measures = {
+        measures: Measures = {
             "gain at the last epoch": lambda radius: pair_of(1, radius).total(),
             "loss at the best epoch": lambda radius: pair_of(0, radius).total(1, 0),
+            "gain of the worst class at the last epoch": lambda: ends["1"].worst(1, 0),
         }
         return Findings(
             tables=(
@@ -693,7 +740,7 @@ class RadiusSweep(_Window, trainings=radius_trainings):
             figures=(
                 (drawing, "A line for each training radius, in test radii; all are evaluated at the test radius."),
             ),
-            tests=self.tested(measures, sweep, first.num_classes),
+            tests=self.tested(measures, sweep, first.num_classes, not_over_fitted(context.scale, ends["1"])),
         )
 
 
@@ -712,7 +759,8 @@ class RadiusSweepByClass(_Window, trainings=radius_trainings):
             figures.append((drawing, f"One line per class, mean over {epochs_text(epochs)}."))
             measures[f"gain {name}"] = partial(averaged.change, 1.0, max(sweep))
             measures[f"loss {name}"] = partial(averaged.change, max(sweep), 1.0)
-        return Findings(figures=figures, tests=self.tested(measures, sweep, len(averaged.names)))
+        excluded = not_over_fitted(context.scale, best_and_last(sweep[1.0]))
+        return Findings(figures=figures, tests=self.tested(measures, sweep, len(averaged.names), excluded))
 
 
 class BetaSweep(_Window):
@@ -759,7 +807,7 @@ class BetaSweep(_Window):
 
 WINDOW: Mapping[Name, tuple[float, float]] = {
     "smoke": (0.5, 1.0),
-    "reduced": (0.5, 1.0),
+    "small": (0.5, 1.0),
     "medium": (0.5, 1.0),
     "full": (0.5, 0.6),
 }
@@ -839,7 +887,12 @@ class EpochByEpoch(_Trained, scales=MANY_TRAININGS):
                 )
                 for name, epochs in saved.items()
             ],
-            tests=self._tested(images, runs, {name: CLOSED for name in gates if sum(gates[name]) < LEAST_ADMITTED}),
+            tests=self._tested(
+                images,
+                runs,
+                {name: CLOSED for name in gates if sum(gates[name]) < LEAST_ADMITTED},
+                self.gate_note(context.scale),
+            ),
             measurements=[
                 Measurement.of(
                     self.question,
@@ -851,18 +904,19 @@ class EpochByEpoch(_Trained, scales=MANY_TRAININGS):
         )
 
     def _tested(
-        self, images: Mapping[str, Resampled], runs: Mapping[str, Run], closed: Mapping[str, str]
+        self, images: Mapping[str, Resampled], runs: Mapping[str, Run], closed: Mapping[str, str], gate: str
     ) -> list[Test]:
-        """Tests of the declared claims; the sampling of images alone changes the worst class by up to ``noise``."""
+        """Tests of the declared claims; sampling changes worst class and average by up to ``noise``, ``of_all``."""
         plain, *_ = images.values()
         noise = _sampling_change(int(plain.count.min()), float(plain.accuracy.min(axis=-1).mean()))
+        of_all = _sampling_change(int(plain.count.sum()), float(plain.accuracy.mean()))
 
         def excess(name: str) -> IntervalEstimator:
-            beyond = images[name].part(lambda a: _change_of(a.min(axis=-1)) - _overall_change(a), 100)
+            beyond = images[name].part(lambda a: _worst_change(a) - _overall_change(a), 100)
             return plus(beyond, -noise)
 
-        def calm(name: str) -> IntervalEstimator:
-            calmer = images[name].part(lambda a: 0.01 - _change_of(a.min(axis=-1)), 100)
+        def calm(change: Callable[[FloatArray], FloatArray], noise: float, name: str) -> IntervalEstimator:
+            calmer = images[name].part(lambda a: 0.01 - change(a), 100)
             return lambda level: calmer(level)._replace(high=calmer(level).high + noise)
 
         def gain(one: str, other: str) -> IntervalEstimator:
@@ -874,11 +928,13 @@ class EpochByEpoch(_Trained, scales=MANY_TRAININGS):
 
         measures: Measures = {
             "excess change": excess,
-            "1 point minus change": calm,
+            "1 point minus change": partial(calm, _worst_change, noise),
+            "1 point minus overall change": partial(calm, _overall_change, of_all),
             "average": gain,
             "saved passes": passes,
         }
-        return declared_tests(self.tests, measures, lists={"noise": f"{noise:.1f}"}, excluded=closed)
+        lists = {"noise": f"{noise:.1f}", "overall noise": f"{of_all:.1f}", "gate": gate}
+        return declared_tests(self.tests, measures, lists=lists, excluded=closed)
 
 
 def _change_of(accuracy: FloatArray) -> FloatArray:
@@ -889,6 +945,11 @@ def _change_of(accuracy: FloatArray) -> FloatArray:
 def _overall_change(accuracy: FloatArray) -> FloatArray:
     """`_change_of` the mean over the classes: (..., E, C) to (...)."""
     return _change_of(accuracy.mean(axis=-1))
+
+
+def _worst_change(accuracy: FloatArray) -> FloatArray:
+    """`_change_of` the worst class: (..., E, C) to (...)."""
+    return _change_of(accuracy.min(axis=-1))
 
 
 def _curves(saved: SavedEpochs) -> list[Series]:
@@ -910,9 +971,7 @@ def jointly(one: Resampled, other: Resampled) -> Resampled:
 def _calmer(one: Resampled, other: Resampled) -> IntervalEstimator:
     """Mean change of the worst class between the epochs of one model minus that of another, in points."""
     pair, half = jointly(one, other), len(one.right)
-    return pair.part(
-        lambda a: _change_of(a[..., :half, :].min(axis=-1)) - _change_of(a[..., half:, :].min(axis=-1)), 100
-    )
+    return pair.part(lambda a: _worst_change(a[..., :half, :]) - _worst_change(a[..., half:, :]), 100)
 
 
 def _sampling_change(images: int, worst: float) -> float:

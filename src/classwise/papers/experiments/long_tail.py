@@ -15,7 +15,7 @@ from classwise.core.settings.config import configurable
 from classwise.papers.claims import IMAGES, Measurement, Test
 from classwise.papers.declared import Measures, declared_tests
 from classwise.papers.experiment import Context, Experiment, Findings, Training, Trainings
-from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd
+from classwise.papers.experiments.protocol import AT, pgd_name, resampled_models, under_pgd, unmet_preconditions
 from classwise.papers.interval_estimators import IntervalEstimator, Resampled, Statistic, negative, wider
 from classwise.papers.scales import PLANS, Name, Scale
 from classwise.papers.tables import class_table, elsewhere, estimate_cell, metric_cells
@@ -171,41 +171,41 @@ def _below(label: int) -> Statistic:
 
 TECHNIQUES: Mapping[str, Grid] = {
     "weights by error": Grid(
-        "robust-error", "schedules.0.strength", "by error, k = {}", {"smoke": (), "reduced": (1, 2), "full": (1, 2, 4)}
+        "robust-error", "schedules.0.strength", "by error, k = {}", {"smoke": (), "small": (1, 2), "full": (1, 2, 4)}
     ),
     "critical weights": Grid(
         "critical-class",
         "schedules",
         "weakest x {}",
-        {"smoke": (4,), "reduced": (2, 4), "full": (2, 4, 8)},
+        {"smoke": (4,), "small": (2, 4), "full": (2, 4, 8)},
         lambda weight, weak: [{"name": "critical-class", "critical": weak, "weight": weight}],
     ),
     "effective numbers": Grid(
         "effective-number",
         "schedules.0.base",
         "effective {:g}",
-        {"smoke": (0.9999,), "reduced": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)},
+        {"smoke": (0.9999,), "small": (0.999, 0.9999), "full": (0.9, 0.99, 0.999, 0.9999)},
     ),
     "LDAM margins": Grid(
-        "ldam", "schedules.0.max_margin", "LDAM {:g}", {"smoke": (0.5,), "reduced": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}
+        "ldam", "schedules.0.max_margin", "LDAM {:g}", {"smoke": (0.5,), "small": (0.5, 2.0), "full": (0.5, 1.0, 2.0)}
     ),
     "resampled classes": Grid(
         "robust-error-sampling",
         "schedules.0.strength",
         "drawn, k = {}",
-        {"smoke": (1,), "reduced": (1, 2), "full": (1, 2, 4)},
+        {"smoke": (1,), "small": (1, 2), "full": (1, 2, 4)},
     ),
     "cosine penalties": Grid(
         "logit-similarity",
         "reduction.strength",
         "cosine {:g}",
-        {"smoke": (1,), "reduced": (0.1, 1), "full": (0.01, 0.1, 1)},
+        {"smoke": (1,), "small": (0.1, 1), "full": (0.01, 0.1, 1)},
     ),
     "towards weakest": Grid(
         "towards-class",
         "schedules",
         "towards weakest",
-        {"smoke": (1,), "reduced": (1,), "full": (1,)},
+        {"smoke": (1,), "small": (1,), "full": (1,)},
         lambda _, weak: [{"name": "towards-class", "target": weak}],
     ),
 }
@@ -257,7 +257,7 @@ class _Compared(Experiment, scales=PLANS):
         audits = {name: under_pgd(context, model) for name, model in trained.items()}
         return Compared(trained, audits, weak, context.test_images.class_names)
 
-    def tested(self, comparison: Compared) -> list[Test]:
+    def tested(self, comparison: Compared, scale: Scale) -> list[Test]:
         """Tests of the declared claims."""
         measures: Measures = {
             "gain of the weakest class": lambda name: comparison.gain(name, _of(comparison.weak)),
@@ -266,7 +266,10 @@ class _Compared(Experiment, scales=PLANS):
             ),
         }
         return declared_tests(
-            self.tests, measures, lists={"techniques": comparison.techniques, "trainings": list(comparison.audits)}
+            self.tests,
+            measures,
+            lists={"techniques": comparison.techniques, "trainings": list(comparison.audits)},
+            excluded=unmet_preconditions(scale, {name: one.outcomes for name, one in comparison.audits.items()}),
         )
 
 
@@ -278,7 +281,7 @@ class Technique(_Compared):
         comparison = self.compare(context)
         return Findings(
             tables=(comparison.table(), comparison.classes()),
-            tests=self.tested(comparison),
+            tests=self.tested(comparison, context.scale),
             measurements=comparison.measurements(),
         )
 
@@ -303,7 +306,7 @@ class EqualClasses(_Compared):
         return Findings(
             tables=(comparison.table(),),
             figures=((drawing, "Up and right is better."),),
-            tests=self.tested(comparison),
+            tests=self.tested(comparison, context.scale),
             measurements=[
                 question(f"worst class: {selected}", comparison.worst_gain(chosen)),
                 question(f"average: {selected}", comparison.gain(chosen, average)),

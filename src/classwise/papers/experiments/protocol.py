@@ -11,7 +11,7 @@ import numpy as np
 
 from classwise.attacks.gradient.ascent import TEMPERATURES
 from classwise.auditing.evaluation.evaluation import Tensors
-from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.settings.config import describe
 from classwise.data.images import Images
@@ -59,6 +59,8 @@ MART's authors evaluate the best epoch, which is selected on a validation split 
 """
 CAR, CAT = 1, 3
 """The most robust and the most vulnerable class of CIFAR-10 in the papers."""
+VULNERABLE, ROBUST = (2, 3, 4, 5), (0, 1, 6, 7, 8, 9)
+"""The classes of CIFAR-10 below and above the total under PGD, for all four defences of the papers."""
 RADIUS = "Linf:0.031"
 """The radius of the papers on CIFAR-10, to which the absolute step sizes belong."""
 SCALES: Mapping[Name, Scale] = {
@@ -76,7 +78,7 @@ TEMPERATURE_SCALES: Mapping[Name, Scale] = {
     name: replace(scale, about=f"{scale.about}; Temperature-PGD in float32") for name, scale in SCALES.items()
 }
 """Temperature-PGD on the models of `SCALES`."""
-SPHERE_SCALES: Mapping[Name, Scale] = {**CLASSWISE, "reduced": FASHION}
+SPHERE_SCALES: Mapping[Name, Scale] = {**CLASSWISE, "small": FASHION}
 """ResNet-18 with the settings of the class-wise analysis (iclr21 appendix G): an equal budget for all models."""
 HARDEST = (3, 4)
 """The classes of CIFAR-10 with the largest drops in the paper."""
@@ -192,6 +194,70 @@ def audit_temperatures(
         table = context.audit(trained, temperature_grid(context, temperatures, step)).outcomes
         outcomes[name] = Outcomes(table.frame, dataclasses.replace(table.meta, families=families))
     return outcomes
+
+
+EXEMPT: Sequence[Name] = ("smoke",)
+"""Scales without preconditions: their numbers mean nothing."""
+LEAST_IMAGES = 50
+"""Test images of a class below which there are intervals but no verdict about classes."""
+BEYOND_CHANCE = 2
+"""Multiple of chance that a total, or the clean accuracy of a single class, must exceed for a verdict."""
+RECOGNISED = 0.5
+"""Least clean accuracy of a single class for a verdict about what changes its images."""
+
+
+def unmet_precondition(scale: Scale, counts: ClassCounts) -> str:
+    """The reason why images or a model allow intervals but no verdict about classes; empty if they allow one.
+
+    Args:
+        scale: the scale.
+        counts: per-class counts of the model on the images of the claim.
+    """
+    if scale.name in EXEMPT:
+        return ""
+    least = int(counts.count[counts.present].min())
+    if least < LEAST_IMAGES:
+        return f"{least} test images in a class, of at least {LEAST_IMAGES}"
+    chance = BEYOND_CHANCE / int(counts.present.sum())
+    low, _ = proportion_interval(counts.correct.sum(), counts.count.sum())
+    return f"the total is not above {BEYOND_CHANCE} times chance ({100 * chance:.3g} percent)" if low <= chance else ""
+
+
+def unmet_preconditions(scale: Scale, tables: Mapping[str, Outcomes], attack: str = "PGD") -> dict[str, str]:
+    """Models with an `unmet_precondition` under an attack, to a reason that names the model.
+
+    Args:
+        scale: the scale.
+        tables: outcomes by the name of the model.
+        attack: name of the attack, or ``clean``.
+    """
+    reasons = {name: unmet_precondition(scale, table.counts(attack)) for name, table in tables.items()}
+    return {name: f"{name}: {reason}" for name, reason in reasons.items() if reason}
+
+
+def unrecognised(scale: Scale, table: Outcomes, label: int) -> str:
+    """The reason why the images of a class allow no verdict about what changes them; empty if they allow one.
+
+    A model must recognise the class: its accuracy on clean images is above `BEYOND_CHANCE` times chance and at least
+    `RECOGNISED`.
+
+    Args:
+        scale: the scale.
+        table: outcomes of the model.
+        label: label of the class.
+    """
+    correct = table.correct(CLEAN)[table.labels == label]
+    if scale.name in EXEMPT:
+        return ""
+    if len(correct) < LEAST_IMAGES:
+        return f"{len(correct)} test images of the class, of at least {LEAST_IMAGES}"
+    found, chance = proportion(correct), BEYOND_CHANCE / table.num_classes
+    if found.low > chance and found.value >= RECOGNISED:
+        return ""
+    return (
+        f"{correct.sum()} of {len(correct)} clean images of the class are correct; a verdict requires half of them and "
+        f"more than {BEYOND_CHANCE} times chance"
+    )
 
 
 def settings_table(scale: Scale, trainings: Mapping[str, Training]) -> Table:

@@ -36,6 +36,7 @@ from classwise.papers.experiments.protocol import (
     SPHERE_SCALES,
     TABLE_STEP,
     TEMPERATURE_SCALES,
+    VULNERABLE,
     Selected,
     audit_temperatures,
     choose_image,
@@ -55,6 +56,7 @@ from classwise.papers.experiments.protocol import (
     tpgd,
     under_pgd,
     unlabelled_note,
+    unmet_preconditions,
     with_rst,
 )
 from classwise.papers.experiments.weak_classes import BATCH, clean_logits
@@ -139,8 +141,11 @@ class Temperature(_Grid, scales=TEMPERATURE_SCALES, trainings=defences):
             "drop of classes 3 and 4": lambda name: mean_of_halves(
                 selected[name], lambda a: beyond_others(_drop(a), HARDEST)
             ),
+            "drop of class": lambda name, one, other: mean_of_halves(
+                selected[name], lambda a: _drop(a)[..., int(one)] - _drop(a)[..., int(other)]
+            ),
         }
-        tests = declared_tests(self.tests, further)
+        tests = declared_tests(self.tests, further, excluded=unmet_preconditions(context.scale, tables))
         rows = []
         for defence, halves in selected.items():
             cells = [estimate_cell(change(defence)(ALPHA), 1, sign="+", tests=tests) for change in measures.values()]
@@ -220,7 +225,9 @@ class ChosenTemperatures(_Grid, scales=TEMPERATURE_SCALES, trainings=with_rst):
                 changes_by_class(tables, catalogue.printed_rows(self.item), unlabelled_note(context, trainings)),
                 settings_table(context.scale, trainings),
             ),
-            tests=declared_tests(self.tests, {"drop": drop}, lists=lists),
+            tests=declared_tests(
+                self.tests, {"drop": drop}, lists=lists, excluded=unmet_preconditions(context.scale, tables)
+            ),
         )
 
 
@@ -254,7 +261,9 @@ class Temperatures(_Grid, scales=TEMPERATURE_SCALES):
                 *([changes_by_class(tables, printed)] if printed else []),
             ),
             figures=((result.figure(), "All classes; shaded: 95 % confidence intervals."),),
-            tests=declared_tests(self.tests, _drops(tables, self.temperatures)),
+            tests=declared_tests(
+                self.tests, _drops(tables, self.temperatures), excluded=unmet_preconditions(context.scale, tables)
+            ),
         )
 
 
@@ -268,10 +277,10 @@ def _drops(
         first, *second = (largest_drop(tables[name], attacks) for name in (one, *other))
         return minus(first, *second) if second else first
 
-    def of_class(name: str, inverse: str) -> IntervalEstimator:
-        return resampled(tables[name], ["PGD", inverse]).part(lambda a: _gains(a)[..., DEER], 100)
+    def of_class(name: str, label: str, inverse: str) -> IntervalEstimator:
+        return resampled(tables[name], ["PGD", inverse]).part(lambda a: _gains(a)[..., int(label)], 100)
 
-    return {"drop": drop, "drop of class 4": of_class}
+    return {"drop": drop, "drop of class": of_class}
 
 
 class TemperatureAblation(Temperatures, trainings=with_rst):
@@ -369,6 +378,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         gains: dict[str, Callable[[FloatArray], FloatArray]] = {
             "total": lambda a: _gains(a).mean(axis=-1),
             "classes 3 and 4": lambda a: beyond_others(_gains(a), HARDEST),
+            "vulnerable classes": lambda a: beyond_others(_gains(a), VULNERABLE),
         }
 
         def gain(of: str, one: str, other: str) -> IntervalEstimator:
@@ -380,7 +390,7 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
                 class_table("By class, in percent", counts, tables["HE"].class_names),
                 settings_table(context.scale, trainings),
             ),
-            tests=declared_tests(self.tests, gain),
+            tests=declared_tests(self.tests, gain, excluded=unmet_preconditions(context.scale, tables)),
         )
 
 
@@ -461,7 +471,12 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
                 settings_table(context.scale, HYPERSPHERE),
             ),
             figures=((line_chart("Total under Temperature-PGD, in percent", lines, "1/T"), "One line per model."),),
-            tests=declared_tests(self.tests, {"above minimum": above}, lists={"inverses": attacks}),
+            tests=declared_tests(
+                self.tests,
+                {"above minimum": above},
+                lists={"inverses": attacks},
+                excluded=unmet_preconditions(context.scale, tables),
+            ),
         )
 
 
@@ -509,13 +524,16 @@ class Confidences(Experiment, scales=SCALES):
             "CVC of the weaker model": weaker_is_sharper,
         }
         return Findings(
-            tables=(table,), figures=((variances.figure(), caption),), tests=declared_tests(self.tests, measures)
+            tables=(table,),
+            figures=((variances.figure(), caption),),
+            tests=declared_tests(self.tests, measures, excluded=unmet_preconditions(context.scale, tables)),
         )
 
 
-def _sharper(variances: Smoothness, one: str, other: str) -> IntervalEstimator:
-    """Mean CVC of one model minus that of another, in thousandths."""
-    return interval(difference(variances.mean(one), variances.mean(other)), 1000)
+def _sharper(variances: Smoothness, one: str, other: str, factor: str = "1") -> IntervalEstimator:
+    """Mean CVC of one model minus a multiple of that of another, in thousandths."""
+    multiple = Estimate(*(float(factor) * end for end in variances.mean(other)))
+    return interval(difference(variances.mean(one), multiple), 1000)
 
 
 def _of_classes(variances: Smoothness, name: str, above: str, below: str) -> IntervalEstimator:
@@ -563,7 +581,7 @@ class SmoothVulnerableSensitive(_Grid, scales=TEMPERATURE_SCALES, trainings=defe
             "correlation": lambda name: sensitivities[name].robustness.estimate,
             "CVC": partial(_sharper, means),
         }
-        tests = declared_tests(self.tests, measures)
+        tests = declared_tests(self.tests, measures, excluded=unmet_preconditions(context.scale, tables))
         rows = []
         for defence, result in sensitivities.items():
             drop = drops["drop"](defence)

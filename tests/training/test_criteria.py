@@ -55,6 +55,42 @@ def test_label_smoothing_keeps_the_base_and_its_margin() -> None:
     assert torch.allclose(found, 0.8 * base - 0.2 * logits.log_softmax(1).mean(1))
 
 
+@pytest.mark.parametrize("attack", ["pgd:steps=3,random_init=none", "fgsm"])
+def test_the_inner_attack_maximises_the_smoothed_loss(attack: str) -> None:
+    """Ascent of a loop with smoothed targets written out; plain targets lead elsewhere."""
+    weight = torch.randn(4, 12, generator=torch.Generator().manual_seed(3)) * 3
+    x, y = 0.4 + 0.2 * images(16, 3, 2), torch.arange(16) % 4
+    batch = TrainingBatch(x, y, torch.arange(16), Threat("Linf", 0.1))
+    chosen = make(ATTACKS, attack)
+
+    def model(inputs: Tensor) -> Tensor:
+        return inputs.flatten(1) @ weight.T
+
+    def by_loop(smoothing: float) -> Tensor:
+        targets = (1 - smoothing) * F.one_hot(y, 4) + smoothing / 4
+        step = 0.1 if attack == "fgsm" else 0.025
+        point = x
+        for _ in range(chosen.length):
+            gradient = ((point.flatten(1) @ weight.T).softmax(1) - targets) @ weight
+            point = (point + step * gradient.sign().view_as(x)).clamp(x - 0.1, x + 0.1)
+        return point
+
+    def found(criterion: dict[str, object]) -> Tensor:
+        objective = make(OBJECTIVES, {"name": "at", "criterion": {"name": "label-smoothing", **criterion}})
+        return objective.points(model, batch, chosen, ClassSettings(), CounterRNG(0))["robust"]
+
+    assert torch.allclose(found({"smoothing": 0.6, "attack": True}), by_loop(0.6), atol=1e-6)
+    assert torch.allclose(found({"smoothing": 0.6}), by_loop(0), atol=1e-6)
+    assert not torch.allclose(by_loop(0.6), by_loop(0), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"attack": "pgd:objective=margin"}, {"attack": "apgd-ce"}, {"objective.name": "standard"}]
+)
+def test_smoothing_is_refused_where_the_attack_maximises_another_loss(overrides: dict[str, object]) -> None:
+    check_refused("criterion.attack = true", Recipe.read, "at-wa", overrides)
+
+
 def test_class_settings_override_scale_and_margin() -> None:
     cosines, y = torch.rand(5, 3), torch.tensor([0, 2, 2, 2, 0])
     settings = ClassSettings(scale=torch.tensor(4.0), logit_margin=torch.tensor([0.1, 0.5, 0.3]))

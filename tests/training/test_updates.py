@@ -143,6 +143,8 @@ class Counting(nn.Module):
         ("n-fgsm", 2, 2),
         ("at-swa", 11, 11),
         ("at-ema-step", 11, 11),
+        ("at-wa", 11, 11),
+        ("n-fgsm-wa", 2, 2),
     ],
 )
 def test_passes_of_an_image_in_a_step(recipe: str, forward: int, backward: int, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "others_against_label",
     "probability_margin",
     "runner_up",
+    "smoothed_cross_entropy",
     "targeted_dlr",
     "towards",
 ]
@@ -29,6 +30,11 @@ _TINY = 1e-12
 def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     """-log softmax(z)_y, (N,)."""
     return F.cross_entropy(logits, y, reduction="none")
+
+
+def smoothed_cross_entropy(logits: Tensor, y: Tensor, smoothing: float) -> Tensor:
+    """The cross-entropy to targets of 1 - a + a/C for the label and a/C for the others, a = ``smoothing``, (N,)."""
+    return F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)
 
 
 def negative_margin(logits: Tensor, y: Tensor) -> Tensor:

@@ -380,6 +380,11 @@ def build_parts(recipe: Recipe) -> Parts:
         raise ClasswiseError(
             f"criterion {criterion!r} needs a model that returns cosines; set model.options = {{head: cosine}}"
         )
+    if objective.criterion.attack_smoothing and not (objective.attacks and attack.smooths_labels):
+        raise ClasswiseError(
+            "criterion.attack = true: smooths the cross-entropy of the inner attack, which this recipe does not "
+            "maximise; omit it, or use an objective and an attack that do, such as at and pgd"
+        )
     schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
     if sum(schedule.sets_scale for schedule in schedules) > 1:
         raise ClasswiseError("more than one schedule sets the scale of the logits; use one of cmp, ldam and lis")

@@ -40,6 +40,8 @@ class AttackInputs:
         reference: logits on the clean images, (N, classes), for losses and targets that depend on them.
         restart: number of earlier starts of each row, int64 (N,).
         target_order: target classes of each row, the first of them first, int64 (N, K) (`Attack.target_order`).
+        label_smoothing: label smoothing of the cross-entropy that the attack maximises, in training only
+            (`Attack.smooths_labels`).
     """
 
     x: Tensor
@@ -52,6 +54,7 @@ class AttackInputs:
     reference: Tensor | None = None
     restart: Tensor | None = None
     target_order: Tensor | None = None
+    label_smoothing: float = 0.0
 
     def _counter(self, counter: int | Tensor) -> int | Tensor:
         return counter if self.restart is None else self.restart * _RESTART + counter
@@ -123,6 +126,11 @@ class Attack(Described, ABC):
     @property
     def cross_entropy(self) -> bool:
         """Whether the attack maximises the cross-entropy of the label, or of the clean prediction, and nothing else."""
+        return False
+
+    @property
+    def smooths_labels(self) -> bool:
+        """Whether the cross-entropy that it maximises has `AttackInputs.label_smoothing`."""
         return False
 
     @property

@@ -220,7 +220,7 @@ class PGD(Ascent):
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy, negative margin, DLR, or KL divergence from the clean logits."""
         if self.objective == "ce":
-            return losses.cross_entropy(logits, y)
+            return losses.smoothed_cross_entropy(logits, y, inputs.label_smoothing)
         if self.objective == "margin":
             return losses.negative_margin(logits, y)
         if self.objective == "dlr":
@@ -243,6 +243,11 @@ class PGD(Ascent):
     def cross_entropy(self) -> bool:
         """The KL divergence differs from the cross-entropy of the clean prediction by a constant."""
         return self.objective in ("ce", "kl")
+
+    @property
+    def smooths_labels(self) -> bool:
+        """The other losses have no smoothed labels."""
+        return self.objective == "ce"
 
     @property
     def needs_reference(self) -> bool:
@@ -291,10 +296,14 @@ class CrossEntropyAscent(Ascent):
         """The loss is the cross-entropy."""
         return True
 
+    @property
+    def smooths_labels(self) -> bool:
+        """The loss is the cross-entropy."""
+        return True
+
     def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
         """Cross-entropy."""
-        del inputs
-        return losses.cross_entropy(logits, y)
+        return losses.smoothed_cross_entropy(logits, y, inputs.label_smoothing)
 
 
 @configurable

@@ -28,6 +28,11 @@ class Criterion(Described, ABC):
     #: Whether the network must return cosines, as the models of the zoo do with ``head: cosine``.
     cosines: ClassVar[bool] = False
 
+    @property
+    def attack_smoothing(self) -> float:
+        """The label smoothing of the cross-entropy that the inner attack maximises, in [0, 1]; by default none."""
+        return 0.0
+
     def scaled(self, model: Forward, settings: ClassSettings) -> Forward:
         """Return the model with its outputs multiplied by the class setting ``scale``, for every pass."""
         return model if settings.scale is None else rescaled(model, settings.scale)

@@ -107,6 +107,7 @@ class LabelSmoothing(Softmax):
         scale: s.
         margin: m.
         smoothing: a; 0 gives the base loss.
+        attack: whether the inner attack maximises the smoothed cross-entropy; otherwise the plain one.
     """
 
     source = ("szegedy2016rethinking, section 7",)
@@ -114,9 +115,15 @@ class LabelSmoothing(Softmax):
     example = "label-smoothing:smoothing=0.1"
 
     smoothing: Share = 0.1
+    attack: bool = False
+
+    @property
+    def attack_smoothing(self) -> float:
+        """The smoothing, if the inner attack maximises the smoothed cross-entropy."""
+        return self.smoothing if self.attack else 0.0
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """Compute the smoothed loss; the inner attack maximises the plain cross-entropy."""
+        """Compute the smoothed loss."""
         uniform = logits.logsumexp(1) - logits.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform
 

@@ -60,7 +60,9 @@ class TrainingBatch:
     gather: Callable[[Tensor], Tensor] = _identity
     teacher_logits: Tensor | None = None
 
-    def attack_inputs(self, rng: CounterRNG, reference: Tensor | None = None) -> AttackInputs:
+    def attack_inputs(
+        self, rng: CounterRNG, reference: Tensor | None = None, label_smoothing: float = 0.0
+    ) -> AttackInputs:
         """Return the batch as the inputs of an attack."""
         return AttackInputs(
             self.x,
@@ -71,6 +73,7 @@ class TrainingBatch:
             target=self.target,
             step_size=self.step_size,
             reference=reference,
+            label_smoothing=label_smoothing,
         )
 
 
@@ -176,7 +179,8 @@ class Objective(Described, ABC):
         if not self.attacks:
             return {}
         model = self.criterion.scaled(model, settings)
-        inputs = batch.attack_inputs(rng, self.reference(model, batch, settings))
+        reference = self.reference(model, batch, settings)
+        inputs = batch.attack_inputs(rng, reference, self.criterion.attack_smoothing)
         return self.attacked(model, inputs, attack, batch.progress)
 
     def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:

@@ -15,14 +15,14 @@ from classwise.papers import catalogue
 from classwise.papers.page import MARKS
 from classwise.papers.result import Result, stored_results
 from classwise.papers.store import Store
-from classwise.papers.tables import by_construction, estimate_text, findings_sentence, overviews
+from classwise.papers.tables import by_construction, estimate_text, findings_sentence, images_to_decide, overviews
 from classwise.reporting.escape import markdown_text
 from classwise.reporting.formatting import NONE
 
 RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
 FRONT = RESULTS.parents[1] / "README.md"
-HEADS = ("claim", "verdict", "ours", "scale")
+HEADS = ("claim", "verdict", "ours", "scale", "decided by")
 BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 """The generated part of the file."""
 
@@ -53,6 +53,7 @@ def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
                 f"{MARKS[one.whole]} {one.whole}{remark}",
                 ", ".join(filter(None, estimate_text(one.shown[1]))) if one.shown else NONE,
                 one.scales or NONE,
+                (images_to_decide(one.shown[1], one.shown[0].evidence) if one.shown else "") or NONE,
             )
         )
     sentence = f"{findings_sentence(name, results)}\nDetails: the [page](papers/results/{name})."

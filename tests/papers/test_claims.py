@@ -36,6 +36,7 @@ from classwise.papers.tables import (
     deciding,
     estimate_text,
     findings_sentence,
+    images_to_decide,
     overviews,
     summary_text,
     verdict_table,
@@ -321,6 +322,35 @@ def test_the_overview_of_a_claim() -> None:
     assert (one.whole, one.why, one.shown) == ("supported", "interval above zero", (good, good.verdicts[0]))
     (untested,) = evaluate([not_tested("kdd21/C8", "no cats here, only dogs")])
     assert overview("kdd21/C8", result_of("small", untested))[2:] == ("not tested", None, "no cats here", "")
+
+
+@pytest.mark.parametrize("value", [0.4, -1.2, 1.9])
+def test_the_images_that_decide_have_the_power(value: float) -> None:
+    """With so many times the images, four of five new estimates around the value are conclusive."""
+    (verdict,) = evaluate([replace(claim(value), trainings=1)])
+    evidence = Evidence(scale="small", trainings=1, data=["cifar10"], test_images=[10_000])
+    needed = images_to_decide(verdict, evidence)
+    factor = float(needed.removeprefix("about ").removesuffix(" times its 10,000 test images").replace(",", ""))
+    assert stats.norm.cdf(abs(value) * factor**0.5 - two_sided_z(ALPHA)) == pytest.approx(0.8, abs=0.02)
+    result = result_of("small", verdict)
+    assert overviews("kdd21", {"kdd21/T1": [replace(result, evidence=evidence)]})[0].why.endswith(f"needs {needed}")
+
+
+def test_images_decide_nothing_where_they_are_not_the_reason() -> None:
+    (unclear,) = evaluate([claim(1.0)])
+    evidence = Evidence(scale="small", trainings=1, data=["cifar10"], test_images=[1000])
+    assert images_to_decide(unclear, evidence)
+    for other in (
+        replace(unclear, answer="supported"),
+        replace(unclear, trainings=3),
+        replace(unclear, basis="computation"),
+        replace(unclear, value=0.0),
+        replace(unclear, low=float("nan")),
+        replace(unclear, low=-1.0, limits=CORRELATION),
+    ):
+        assert not images_to_decide(other, evidence)
+    assert not images_to_decide(unclear, replace(evidence, scale="smoke"))
+    assert not images_to_decide(unclear, replace(evidence, test_images=[]))
 
 
 def test_the_sentence_on_a_paper() -> None:

@@ -309,7 +309,7 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         number = one.claim.id.partition("/")[2]
         (line,) = re.findall(rf"^\| {number}: .*$", own, re.MULTILINE)
         row = unescape(rows[number])
-        title, mark, ours, scale = line.replace("\\", "").strip("| ").split(" | ")
+        title, mark, ours, scale, needed = line.replace("\\", "").strip("| ").split(" | ")
         assert title == f"{number}: {one.claim.title}"
         mark, _, remark = mark.partition(", ")
         assert (mark, scale) == (f"{MARKS[one.whole]} {one.whole}", one.scales or "–")
@@ -319,6 +319,7 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         estimate, _, span = ours.partition(", ")
         assert f">{estimate}<" in row
         assert f">{span}<" in row or not span
+        assert f"needs {needed}" in row or needed == "–"
     count = Counter(one.whole for one in found)
     assert [int(number) for number in re.findall(r"(?<=[ (])\d+(?= (?:was |were )?(?:supp|not|inc))", sentence)] == [
         count[kind] for kind in DECIDED if count[kind]

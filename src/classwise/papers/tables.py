@@ -33,6 +33,7 @@ from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics import averages, discrepancy, lowest, variance
+from classwise.stats.power import images_to_exclude
 from classwise.stats.stratified import class_mean
 
 PRINTED = "printed"
@@ -322,7 +323,7 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
             verdict.claim.partition("/")[2],
             [
                 Cell(catalogue.claim(verdict.claim).title, verdict.estimand),
-                Cell(answer_text(verdict, evidence, short=True), verdict.note),
+                Cell(answer_text(verdict, evidence, short=True), _remark(verdict, evidence)),
                 Cell(*estimate_text(verdict)),
                 Cell("exact" if verdict.exact else probability(verdict.adjusted).replace(" ", "\N{NO-BREAK SPACE}")),
             ],
@@ -332,6 +333,12 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
         for verdict in verdicts
     ]
     return Table("Claims", ("claim", "statement", "verdict", "estimate", "adjusted p"), rows)
+
+
+def _remark(one: Verdict, evidence: Evidence) -> str:
+    """The note of a verdict, and what would decide it."""
+    needed = images_to_decide(one, evidence)
+    return "; ".join(filter(None, (one.note, f"needs {needed}" if needed else "")))
 
 
 def measurement_table(measurements: Sequence[Measurement]) -> Table:
@@ -460,7 +467,45 @@ def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | No
         return NO_EVIDENCE
     side = {"supported": "above zero", "contradicted": "below zero"}.get(answer, "includes zero")
     reason = f"interval {side}" if answer != "inconclusive" or verdict.low <= 0 <= verdict.high else _adjusted(verdict)
-    return f"{reason}: {', '.join(verdict.covers)}" if verdict.covers and answer != "supported" else reason
+    if verdict.covers and answer != "supported":
+        reason = f"{reason}: {', '.join(verdict.covers)}"
+    needed = images_to_decide(verdict, result.evidence)
+    return f"{reason}; needs {needed}" if needed else reason
+
+
+def images_to_decide(verdict: Verdict, evidence: Evidence) -> str:
+    """The test images that would decide an inconclusive test of fixed models, if the estimate is the true value.
+
+    With so many images its interval excludes zero with a probability of 80 % (`classwise.stats.power`).
+
+    Args:
+        verdict: a verdict.
+        evidence: the level of its result.
+
+    Returns:
+        The number in words, as a multiple of the test images of the result; empty where images do not decide, or the
+        end of the interval towards zero is that of the estimate's range.
+
+    Example:
+        >>> from classwise.papers.claims import Verdict
+        >>> from classwise.papers.result import Evidence
+        >>> evidence = Evidence(scale="small", trainings=1, data=["cifar10"], test_images=[1000])
+        >>> unclear = Verdict(claim="kdd21/C19", answer="inconclusive", estimand="gain", value=2.0, low=-1.0, high=5.0)
+        >>> images_to_decide(unclear, evidence)
+        'about 4.6 times its 1,000 test images'
+    """
+    unclear = verdict.answer == "inconclusive" and verdict.basis == "experiment" and verdict.trainings == 1
+    if not unclear or evidence.scale == "smoke" or not evidence.test_images or not verdict.value:
+        return ""
+    end = verdict.low if verdict.value > 0 else verdict.high
+    if math.isnan(end) or (verdict.limits is not None and end in verdict.limits):
+        return ""
+    images = max(evidence.test_images)
+    alpha = verdict.level / verdict.shares
+    number = images_to_exclude(images, verdict.value, abs(verdict.value - end), alpha=alpha)
+    factor = number / images
+    several = len(evidence.test_images) > 1 or len(evidence.data) > 1
+    return f"about {factor:,.{int(factor < 10)}f} times its {'' if several else f'{images:,} '}test images"
 
 
 def _adjusted(one: Verdict) -> str:

@@ -1,6 +1,6 @@
 """Run a sweep in slices of some minutes, each on a machine that starts without the files of the others.
 
-    python -m benchmarks.slices benchmarks/plans/at.yaml --device cuda --minutes 8 --from IN --out OUT
+    python -m benchmarks.slices benchmarks/plans/strong.yaml --device cuda --minutes 8 --from IN --out OUT
     python -m benchmarks.slices kdd21 iclr21 --scale full --device cuda --minutes 8 --from IN --out OUT
 
 The second form runs the items of papers in the order of `classwise papers list --estimate`, in one store.

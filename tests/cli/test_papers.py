@@ -127,7 +127,7 @@ def test_a_forecast_does_no_work(classwise: Classwise, tmp_path: Path) -> None:
     assert rows["kdd21/T1"][:2] == ["10", "30"]
     assert rows["cfa23/E1"][:2] == ["2", "6"]
     assert rows["total"][:2] == ["10", "30"]  # kdd21/T1 has the training of cfa23/E1
-    assert "small-cnn of width 0.1 on digits, float32, batch size 64" in printed
+    assert "small-cnn of width 0.1 on digits, float32" in printed
     read = classwise(*words, "--rates", "h100", "--json").facts
     assert read["device"] == "NVIDIA H100 80GB HBM3"
     assert read["items"]["kdd21/T1"]["trainings"] == 5

@@ -104,7 +104,7 @@ def test_a_forecast_is_limited_to_some_data_sets() -> None:
     """MNIST at medium scale: three trainings of the four-layer CNN."""
     limited = forecast("kdd21/F1", "medium", data_sets=["mnist"], rates=RATES["h100"])
     assert limited.total.trainings == 3
-    assert list(limited.passes_per_second) == ["small-cnn of width 1 on mnist, bfloat16, batch size 128"]
+    assert list(limited.passes_per_second) == ["small-cnn of width 1 on mnist, bfloat16"]
     assert forecast("kdd21/F1", "medium", rates=RATES["h100"]).total.trainings == 3 * 5
     check_refused("kdd21/T1 is not on several", forecast, "kdd21/T1", "medium", data_sets=["mnist"])
 
@@ -149,7 +149,7 @@ def test_the_rate_is_measured_once_per_network() -> None:
     several = forecast(["kdd21/T1", "cfa23/E1"], "smoke", rate=count)
     assert calls == [("small-cnn", "digits")] * 2  # six trainings; the network of HE has another head
     assert list(several.passes_per_second) == [
-        "small-cnn of width 0.1 on digits, float32, batch size 64",
-        "small-cnn of width 0.1 (head=cosine) on digits, float32, batch size 64",
+        "small-cnn of width 0.1 on digits, float32",
+        "small-cnn of width 0.1 (head=cosine) on digits, float32",
     ]
     assert passes_per_second(recipe_at(SMOKE, Training(recipe="at")), "digits") > 0

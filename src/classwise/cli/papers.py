@@ -95,7 +95,9 @@ def list_items(
     """  # noqa: D301  # \b keeps the lines of the example apart
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        found = cw.papers.forecast(cw.papers.plan(names or (), scale), scale, trainings, rates=measured)
+        items = cw.papers.plan(names or (), scale)
+        with console.progress() as listener:
+            found = cw.papers.forecast(items, scale, trainings, rates=measured, progress=listener)
         show_forecast(found, json=json, added=True)
         return
     kept = None if store == STORE and not store.exists() else store
@@ -196,7 +198,9 @@ def run(
     check_device(device)
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        found = cw.papers.forecast(names, scale, trainings, data_sets=data_sets or (), device=device, rates=measured)
+        limits = {"data_sets": data_sets or (), "device": device, "rates": measured}
+        with console.progress() as listener:
+            found = cw.papers.forecast(names, scale, trainings, **limits, progress=listener)
         show_forecast(found, json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:

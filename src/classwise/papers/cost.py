@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from classwise.auditing.run.cost import estimate
 from classwise.core.compute.operations import operations_of
 from classwise.core.compute.rates import RATES, Rates
 from classwise.core.errors import unknown
+from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import DATA
 from classwise.data.images import Images
@@ -34,6 +34,10 @@ from classwise.training.recipe import Recipe
 
 TIMED_EQUIVALENTS = 3
 """Forward passes that cost as much as a forward pass and a backward pass to the weights."""
+CPU_BATCH = 16
+"""Largest number of images of a timed pass on a CPU."""
+CPU_OPERATIONS = 2e9
+"""Operations of a timed forward pass on a CPU, about, where fewer images suffice."""
 _COUNT, _SIDE = 32, 2
 """Number, width and height of the images on which the passes of an attack are counted."""
 
@@ -130,23 +134,17 @@ class _Planned:
         return self.passes / speed.training + self.evaluation_passes / speed.evaluation
 
     @property
-    def network(self) -> tuple[str, str, int, str]:
-        """What determines the rate of passes."""
-        return repr(self.recipe.model), self.data, self.recipe.batch_size, repr(self.recipe.precision)
-
-    @property
     def size(self) -> int:
         """Bytes of the weights and of the training state: model, optimiser and average."""
         copies = len(saved_names(self.recipe)) + 2 + (not isinstance(self.recipe.parts.averaging, NoAverage))
         return copies * _network(self.recipe, self.data).size
 
     @property
-    def description(self) -> str:
-        """Description of the network."""
+    def network(self) -> str:
+        """Description of the network, which determines the rate of passes."""
         model = self.recipe.model
         options = "".join(f" ({key}={value})" for key, value in model.options.items())
-        description = f"{model.name} of width {model.width:g}{options} on {self.data}, {self.recipe.precision.dtype}"
-        return f"{description}, batch size {self.recipe.batch_size}"
+        return f"{model.name} of width {model.width:g}{options} on {self.data}, {self.recipe.precision.dtype}"
 
 
 @checked
@@ -159,6 +157,7 @@ def forecast(
     device: str = "cpu",
     rate: Callable[[Recipe, str], float] | None = None,
     rates: Rates | None = None,
+    progress: Progress | None = None,
 ) -> Forecast:
     """Forecast the cost of items at a scale; nothing is trained, and no data set is read.
 
@@ -171,6 +170,7 @@ def forecast(
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
         rates: measured rates of another device (`classwise.core.compute.rates.RATES`), for the hours on it; nothing is
             timed.
+        progress: progress listener.
 
     Raises:
         ClasswiseError: if an id is unknown, an experiment has no such scale or data set, or an item on a single data
@@ -186,6 +186,8 @@ def forecast(
     planned = {name: _planned(name, scale, trainings, data_sets) for name in items}
     together = _distinct(planned.values())
     networks = {training.network: training for training in together}
+    listener = progress or NullProgress()
+    listener.start("networks timed" if rates is None else "networks", len(networks))
 
     def speed(training: _Planned) -> _Speed:
         if rates is not None:
@@ -196,7 +198,10 @@ def forecast(
         )
         return _Speed(measured, measured)
 
-    speeds = {network: speed(training) for network, training in networks.items()}
+    speeds = {}
+    for network, training in networks.items():
+        speeds[network] = speed(training)
+        listener.advance(1)
 
     def cost(found: Sequence[_Planned]) -> Cost:
         return Cost(
@@ -221,7 +226,7 @@ def forecast(
         items={name: cost(_distinct([declared])) for name, declared in planned.items()},
         added=added,
         total=cost(together),
-        passes_per_second={training.description: speeds[network].training for network, training in networks.items()},
+        passes_per_second={network: speeds[network].training for network in networks},
     )
 
 
@@ -354,7 +359,8 @@ def _inputs(training: Training, declared: Mapping[str, Training]) -> tuple[str, 
 def passes_per_second(recipe: Recipe, data: str, device: str = "cpu") -> float:
     """Measure the rate of passes of a recipe's network: forward passes of one image per second.
 
-    Times a forward and a backward pass of one batch of random images: the fastest of three.
+    Times a forward and a backward pass of one batch of random images, after one that also allocates. On a CPU the batch
+    is small, since larger ones are hardly faster.
 
     Args:
         recipe: a recipe.
@@ -365,13 +371,16 @@ def passes_per_second(recipe: Recipe, data: str, device: str = "cpu") -> float:
     precision = recipe.precision.on(torch.device(device))
     precision.prepare(model)
     forward = precision.forward(model)
-    x = torch.rand(recipe.batch_size, *DATA.load(data).shape, device=device)
-    y = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)
-    seconds = math.inf
-    for _ in range(3):  # the first one also allocates
+    size = recipe.batch_size
+    if torch.device(device).type == "cpu":
+        most = int(CPU_OPERATIONS / _network(recipe, data).operations)
+        size = min(size, CPU_BATCH, max(2, most))  # batch normalisation needs two images
+    x = torch.rand(size, *DATA.load(data).shape, device=device)
+    y = torch.zeros(size, dtype=torch.long, device=device)
+    for _ in range(2):
         begin = time.perf_counter()
         torch.autograd.backward(functional.cross_entropy(forward(x), y))
         if x.is_cuda:
             torch.cuda.synchronize(x.device)
-        seconds = min(seconds, time.perf_counter() - begin)
-    return TIMED_EQUIVALENTS * recipe.batch_size / seconds
+        seconds = time.perf_counter() - begin
+    return TIMED_EQUIVALENTS * size / seconds

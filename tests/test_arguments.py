@@ -28,7 +28,7 @@ FURTHER = {
     "auditing.run.corruptions": "audit_corruptions",
     "auditing.run.cost": "estimate",
     "threat.ball": "Threat.parse Threat.with_epsilon",
-    "data.derived": "only_classes without_class",
+    "data.derived": "long_tailed only_classes without_class",
     "data.images": "Images.take Images.batches Images.to",
     "data.sets.loading": "open_data",
     "models.normalization": "Normalized.__init__",

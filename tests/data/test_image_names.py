@@ -24,7 +24,7 @@ from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.partition import pieces_of_shard
 from classwise.core.settings import limits
 from classwise.data import stream_data
-from classwise.data.derived import by_superclass, only_classes, white_background, without_class
+from classwise.data.derived import by_superclass, long_tailed, only_classes, white_background, without_class
 from classwise.data.image_names import image_names
 from classwise.data.splits import stratified_split, stratified_subset
 from classwise.data.stream import as_data
@@ -219,6 +219,7 @@ def test_selections_and_derived_data_keep_names() -> None:
         images.to("cpu"),
         without_class(images, "cat"),
         only_classes(images, ["dog"]),
+        long_tailed(images, 3),
         by_superclass(images),
         white_background(images, torch.ones(6, 8, 8, dtype=torch.bool)),
         *map(images.take, stratified_split(LABELS, 1 / 3)),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from classwise.data.corruptions.corrupt import corrupt as corrupt
     from classwise.data.derived import by_superclass as by_superclass
     from classwise.data.derived import coloured_background as coloured_background
+    from classwise.data.derived import long_tailed as long_tailed
     from classwise.data.derived import only_classes as only_classes
     from classwise.data.derived import superclass_of as superclass_of
     from classwise.data.derived import white_background as white_background
@@ -67,6 +68,7 @@ _PUBLIC = {
     "crop_flip": "augment",
     "load_data": "sets.loading",
     "load_split": "splits",
+    "long_tailed": "derived",
     "named_set": "sets.loading",
     "only_classes": "derived",
     "save_split": "splits",

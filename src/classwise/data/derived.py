@@ -1,4 +1,4 @@
-"""Data sets derived from others: classes removed, superclasses as classes, coloured or white backgrounds."""
+"""Data sets derived from others: classes removed, long tails, superclasses as classes, other backgrounds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.config import Seed
 from classwise.data.images import Images
+from classwise.data.splits import long_tailed_subset
 
 GROUPS = ((0, 2, 3, 6, 8), (1, 4, 5, 7, 9))
 """Digits that share a background. The paper only states that 2 and 3 do, and 2 and 5 do not; the rest is our choice."""
@@ -83,6 +84,33 @@ def only_classes(images: Images, labels: Iterable[int | str]) -> Images:
         columns=part.columns,
         image_names=part.image_names,
     )
+
+
+@checked
+def long_tailed(images: Images, imbalance: float, seed: Seed = 0) -> Images:
+    """Select images so that the class counts decrease exponentially with the label, as in CIFAR-10-LT.
+
+    Training images of long-tail learning (Cao et al., NeurIPS 2019, section 4): the k-th of K classes with images has
+    floor(m imbalance^(-k/(K-1))) images, m the number of images of the smallest class of the data. The order of the
+    classes matters: the last ones are rare. Test images remain balanced, so leave them as they are. In a recipe,
+    ``data.imbalance`` does this to the training images.
+
+    Args:
+        images: any data set; each image keeps its `index` and its name.
+        imbalance: the number of images of the first class relative to that of the last one, such as 10, 50 or 100.
+        seed: seed of the choice. For one seed the images of a larger imbalance are among those of a smaller one.
+
+    Raises:
+        ClasswiseError: if the imbalance is below 1, or a class would have no image.
+
+    Example:
+        >>> import classwise as cw
+        >>> train = cw.load_data("digits", split="train")
+        >>> cw.data.long_tailed(train, 10).class_counts().tolist()
+        [122, 94, 73, 56, 43, 33, 26, 20, 15, 12]
+    """
+    rows = long_tailed_subset(images.y, imbalance, seed)
+    return images.renamed(f"{images.name}, imbalance {imbalance:g}").take(rows)
 
 
 @checked

@@ -72,6 +72,42 @@ def stratified_subset(y: Tensor, count: int, seed: int = 0) -> Tensor:
     return torch.nonzero(_rank_in_class(y, seed, "subset") < quota[y.cpu()]).flatten()
 
 
+def long_tailed_subset(y: Tensor, imbalance: float, seed: int = 0) -> Tensor:
+    """Choose images so that the class counts decrease exponentially (Cao et al., NeurIPS 2019, section 4).
+
+    Of the k-th of K classes with images, k = 0 .. K-1 in the order of their labels, floor(m imbalance^(-k/(K-1)))
+    images remain, m the number of images of the smallest class. So the first class has m images, and the last one, the
+    rarest, m / imbalance. The choices are nested: those of a larger imbalance are among those of a smaller one.
+
+    Args:
+        y: labels, int64 (N,).
+        imbalance: the number of images of the first class relative to that of the last one, at least 1.
+        seed: seed of the choice; the same seed gives the same rows on every machine.
+
+    Returns:
+        Row numbers, ascending, int64.
+
+    Raises:
+        ClasswiseError: if the imbalance is below 1, there are fewer than two classes with images, or a class would have
+            no image.
+    """
+    counts = torch.bincount(y.cpu())
+    present = torch.nonzero(counts).flatten()
+    smallest = int(counts[present].min()) if len(present) else 0
+    if len(present) < 2:
+        raise ClasswiseError(f"imbalance {imbalance:g}: needs at least two classes with images, found {len(present)}")
+    if not 1 <= imbalance <= smallest:
+        raise ClasswiseError(
+            f"imbalance {imbalance:g}: must be 1 to {smallest}, the number of images of the smallest class, for the rarest "
+            "class to have an image"
+        )
+    rank = torch.arange(len(present), dtype=torch.float64) / (len(present) - 1)
+    quota = torch.zeros_like(counts)
+    # A whole number may be slightly smaller in floating point, as in 8^(-1/3), and must not lose an image.
+    quota[present] = (smallest * imbalance**-rank + 1e-9).floor().to(torch.int64)
+    return torch.nonzero(_rank_in_class(y, seed, "long tail") < quota[y.cpu()]).flatten()
+
+
 def _rank_in_class(y: Tensor, seed: int, purpose: str) -> Tensor:
     """Rank of each image within its class in a random order, int64 (N,)."""
     shuffled = CounterRNG(seed, purpose).permutation(len(y)).cpu()

@@ -61,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 _LATER: dict[str, Any] = {
     "checkpoint_epochs": (),
+    "data.imbalance": None,
     "data.options": {},
     "data.unlabelled.options": {},
     "data.unlabelled": None,

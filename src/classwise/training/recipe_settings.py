@@ -75,7 +75,9 @@ class DataSettings:
         name: a data set's name, or a path.
         root: the data directory; None for the default places.
         subset: the size of a stratified subset to train on; None for all images.
-        subset_seed: the seed of the subset.
+        subset_seed: the seed of the subset, and of the long tail.
+        imbalance: the number of images of the first class relative to that of the last one in a long tail
+            (`classwise.data.derived.long_tailed`) of these images; None: all of them. Test images are unmodified.
         validation: the fraction of each class of the training images that is held out for validation; or the name of
             another split of the data, such as ``"val"``, which is read in full.
         augment: the augmentation of training images.
@@ -87,6 +89,7 @@ class DataSettings:
     root: str | None = None
     subset: Count | None = None
     subset_seed: Seed = 0
+    imbalance: Annotated[Number, Field(ge=1)] | None = None
     validation: Validation = 0.02
     augment: Part = "none"
     unlabelled: UnlabelledSettings | None = None

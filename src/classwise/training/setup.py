@@ -20,7 +20,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import ResultFolder, write_json, write_text
 from classwise.core.settings.code_identity import CodeRecord, check_unchanged, without_empty
-from classwise.data import Images, load_data, named_set, stratified_split
+from classwise.data import Images, load_data, long_tailed, named_set, stratified_split
 from classwise.data.duplicates import content_hashes
 from classwise.models import build_model, load_model
 from classwise.models.base import device_of
@@ -59,7 +59,7 @@ def check_folder(run: Run, *, resume: bool) -> None:
 
 def training_images(settings: DataSettings, *, download: bool = True) -> Images:
     """Load the training images of a recipe; a named data set that is not found is downloaded if allowed."""
-    return load_data(
+    images = load_data(
         settings.name,
         split="train",
         root=settings.root,
@@ -68,6 +68,7 @@ def training_images(settings: DataSettings, *, download: bool = True) -> Images:
         download=download,
         **settings.options,
     )
+    return images if settings.imbalance is None else long_tailed(images, settings.imbalance, settings.subset_seed)
 
 
 def validation_images(settings: DataSettings, run: Run) -> Images:

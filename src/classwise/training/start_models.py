@@ -123,7 +123,8 @@ def _trained_on(start: Run, theirs: Recipe, recipe: Recipe, images: Images, held
         return int(torch.isin(held_out, split_rows(theirs, images)[0]).sum())
     if theirs.data.name != recipe.data.name:
         return None
-    settings = dataclasses.replace(recipe.data, subset=theirs.data.subset, subset_seed=theirs.data.subset_seed)
+    chosen = ("subset", "subset_seed", "imbalance")
+    settings = dataclasses.replace(recipe.data, **{field: getattr(theirs.data, field) for field in chosen})
     try:
         other = training_images(settings, download=False)
     except ClasswiseError:

@@ -123,6 +123,11 @@ def train(
                 f"data.validation = {complete.data.validation!r}: a split is read from a data set's name or a path; "
                 "give one as data, or a fraction of the images"
             )
+        if isinstance(data, Images) and complete.data.imbalance is not None:
+            raise ClasswiseError(
+                f"data.imbalance = {complete.data.imbalance:g}: applies to a data set's name or a path; give "
+                "classwise.data.long_tailed(images, imbalance) as data"
+            )
         check_device(device)
         complete = complete.times_batch(processes.world_size)
         run = Run(Path(out))

@@ -44,6 +44,8 @@ METHODS: dict[str, dict[str, object]] = {
     "fair-tat-code": {"model": {"name": "preactresnet18", "width": 0.0625}},
     "effective-number": {},
     "ldam": {"schedules.0.start_epoch": 1},
+    "robust-lt": {"schedules.0.epochs": 1},
+    "at-bsl": {},
     "auto-beta": {"schedules.0.start_epoch": 1},
     "robust-error-sampling": {  # and the rest of the long tail
         "objective": {"name": "at", "criterion": {"name": "focal"}},

@@ -98,8 +98,8 @@ def long_tailed_subset(y: Tensor, imbalance: float, seed: int = 0) -> Tensor:
         raise ClasswiseError(f"imbalance {imbalance:g}: needs at least two classes with images, found {len(present)}")
     if not 1 <= imbalance <= smallest:
         raise ClasswiseError(
-            f"imbalance {imbalance:g}: must be 1 to {smallest}, the number of images of the smallest class, for the rarest "
-            "class to have an image"
+            f"imbalance {imbalance:g}: must be 1 to {smallest}, the number of images of the smallest class, so that "
+            "the rarest class has an image"
         )
     rank = torch.arange(len(present), dtype=torch.float64) / (len(present) - 1)
     quota = torch.zeros_like(counts)

@@ -20,7 +20,7 @@ from classwise.training.selection import AtFraction, Selection, WithinError
 
 SETTING_COLUMNS = ("epsilon", "step_size", "beta", "clean_weight", "robust_weight", "sampling", "logit_margin")
 """The class settings in the rows of the training split, one number each; ``target`` is a list per class."""
-TEMPERATURES = ("clean_temperature", "robust_temperature")
+FURTHER_COLUMNS = ("logit_adjustment", "clean_temperature", "robust_temperature")
 """Further columns, of runs that set them."""
 
 
@@ -101,7 +101,7 @@ class History:
 
     def scalars(self, epoch: int) -> dict[str, float]:
         """Return the numbers of an epoch by split, quantity and class, without null values."""
-        names = ("clean", "robust", *SETTING_COLUMNS, *TEMPERATURES)
+        names = ("clean", "robust", *SETTING_COLUMNS, *FURTHER_COLUMNS)
         rows = [row for row in self.rows if row["epoch"] == epoch]
         values = {f"{row['split']}/{name}/{row['class']}": row.get(name) for row in rows for name in names}
         return {name: float(value) for name, value in values.items() if value is not None}
@@ -143,7 +143,7 @@ def epoch_rows(
     if not values:
         return []
     empty: list[Any] = [None] * len(class_names)
-    further = [name for name in TEMPERATURES if getattr(settings, name) is not None]
+    further = [name for name in FURTHER_COLUMNS if getattr(settings, name) is not None]
     columns = (*SETTING_COLUMNS, *further)
     train = {name: getattr(settings, name) for name in (*columns, "target")} if split == "train" else {}
 

@@ -30,6 +30,7 @@ from classwise.models.provenance import model_facts
 from classwise.models.structure import code_of
 from classwise.models.weights import check_storable
 from classwise.threat.ball import Threat, large_radius_text
+from classwise.training import SCHEDULES
 from classwise.training.averaging import FAWA
 from classwise.training.batches import Batches
 from classwise.training.folder import Run
@@ -106,7 +107,7 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
         resumed: whether the run is resumed.
     """
     parts = recipe.parts
-    notes = worst_fifth_notes(parts, images)
+    notes = worst_fifth_notes(parts, images) + schedule_notes(recipe)
     if recipe.model.weights is None and not resumed:
         advice = "is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
@@ -139,6 +140,20 @@ def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
     classes = int((images.class_counts() > 0).sum())
     verb = "use" if len(users) > 1 else "uses"
     return [f"{classes} classes: {' and '.join(users)} {verb} the mean of the worst 20 % of classes{limit}"]
+
+
+def schedule_notes(recipe: Recipe) -> list[str]:
+    """Return a note for each schedule that changes over more epochs than the training has, so that it does not end."""
+    notes = []
+    for number, schedule in enumerate(recipe.parts.schedules):
+        epochs = getattr(schedule, "epochs", 0)
+        if isinstance(epochs, int) and epochs > recipe.epochs:
+            name = SCHEDULES.name_of(type(schedule))
+            notes.append(
+                f"schedule {name!r} changes over {epochs} epochs, and the training has {recipe.epochs}; set "
+                f"schedules.{number}.epochs"
+            )
+    return notes
 
 
 def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) -> list[str]:

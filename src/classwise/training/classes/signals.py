@@ -27,6 +27,7 @@ class ClassSettings:
         robust_weight: weight of the robust term, (C,).
         sampling: probability of sampling an image of the class, relative to the class frequency, (C,).
         logit_margin: logit margin of the criterion, (C,).
+        logit_adjustment: what the criterion adds to the logits, (C,).
         target: distribution of attack targets, (C, C), rows: true classes; a zero row means untargeted.
         pair_weight: weights of confusions, (C, C), rows: true classes, columns: predictions.
         scale: inverse temperature of the logits, ().
@@ -41,6 +42,7 @@ class ClassSettings:
     robust_weight: Tensor | None = None
     sampling: Tensor | None = None
     logit_margin: Tensor | None = None
+    logit_adjustment: Tensor | None = None
     target: Tensor | None = None
     pair_weight: Tensor | None = None
     scale: Tensor | None = None

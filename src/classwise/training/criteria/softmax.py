@@ -25,6 +25,8 @@ class Softmax(Criterion):
     Args:
         scale: s; the class setting ``scale`` overrides it.
         margin: m, in units of the network's outputs; the class setting ``logit_margin`` overrides it per class.
+
+    The class setting ``logit_adjustment``, (C,), is added to the scaled outputs, for the loss only.
     """
 
     source: ClassVar[tuple[str, ...]] = ()
@@ -39,8 +41,13 @@ class Softmax(Criterion):
             return rescaled(model, self.scale)
         return super().scaled(model, settings)
 
+    def adjusted(self, logits: Tensor, settings: ClassSettings) -> Tensor:
+        """Return the logits, (N, C), with the class setting ``logit_adjustment``."""
+        return logits if settings.logit_adjustment is None else logits + settings.logit_adjustment
+
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
-        """Compute the base loss, with s m subtracted from the label's logit."""
+        """Compute the base loss of the adjusted logits, with s m subtracted from the label's logit."""
+        logits = self.adjusted(logits, settings)
         margin = settings.of("logit_margin", y)
         if margin is None and self.margin == 0:
             return base(logits, y)
@@ -91,8 +98,9 @@ class Focal(Softmax):
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
         """Compute the focal loss; 1 - p_y is a difference of log-sum-exps, so that its powers have finite gradients."""
-        others = logits.scatter(1, y[:, None], -torch.inf).logsumexp(1)
-        factor = (self.gamma * (others - logits.logsumexp(1))).exp()
+        outputs = self.adjusted(logits, settings)
+        others = outputs.scatter(1, y[:, None], -torch.inf).logsumexp(1)
+        factor = (self.gamma * (others - outputs.logsumexp(1))).exp()
         return factor * super().__call__(logits, y, settings, base)
 
 
@@ -124,7 +132,8 @@ class LabelSmoothing(Softmax):
 
     def __call__(self, logits: Tensor, y: Tensor, settings: ClassSettings, base: Base = cross_entropy) -> Tensor:
         """Compute the smoothed loss."""
-        uniform = logits.logsumexp(1) - logits.mean(1)
+        outputs = self.adjusted(logits, settings)
+        uniform = outputs.logsumexp(1) - outputs.mean(1)
         return (1 - self.smoothing) * super().__call__(logits, y, settings, base) + self.smoothing * uniform
 
 

@@ -23,6 +23,8 @@ SCHEDULES: Registry[ClassSchedule] = Registry(
         "fair-tat": "classwise.training.schedules.targets:FairTAT",
         "class-weights": "classwise.training.schedules.long_tail:ClassWeights",
         "ldam": "classwise.training.schedules.long_tail:LDAM",
+        "balanced-softmax": "classwise.training.schedules.long_tail:BalancedSoftmax",
+        "robust-lt": "classwise.training.schedules.long_tail:RobustLT",
         "vector-beta": "classwise.training.schedules.beta:VectorBeta",
         "csr": "classwise.training.schedules.csr:ConfusionSpectrum",
         "auto-beta": "classwise.training.schedules.beta:AutoBeta",

@@ -1,8 +1,9 @@
-"""Methods of long-tail learning: class weights and logit margins by the number of images or robust images of a class.
+"""Methods of long-tail learning: weights, margins, logit adjustments and radii by the number of images of a class.
 
 Effective number: Cui et al., CVPR 2019, eq. 3. LDAM with deferred re-weighting: Cao et al., NeurIPS 2019, eq. 12 and
 algorithm 1. For balanced data, Benz et al., 2021, section 3.3, count the robust
-images, or compute the weights from the robust errors.
+images, or compute the weights from the robust errors. Balanced softmax: Ren et al., NeurIPS 2020. RobustLT: Zhang et
+al., CVPR 2026.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from classwise.core.errors import warn_once
-from classwise.core.settings.config import ClassName, NonNegative, Number, Positive, configurable
+from classwise.core.settings.config import ClassName, NonNegative, Number, Positive, Share, configurable
 from classwise.training.classes.signals import ClassSettings, Signals, Term
 from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import BOTH, apply_class_weights
@@ -172,6 +173,78 @@ class LDAM(ClassSchedule):
         """
         rarest = counts.masked_fill(~present, torch.inf).amin()
         return torch.where(present, self.max_margin * (counts / rarest) ** -0.25, 0.0)
+
+
+@configurable
+class BalancedSoftmax(ClassSchedule):
+    """Logit adjustment in training: the loss of the logits f_c + tau log n_c, n_c the training images of class c.
+
+    It applies to any objective, through its criterion. The inner attack and divergences use the unadjusted logits, and
+    so does the trained network, whose predictions are therefore those of balanced classes. AT-BSL is AT with this loss.
+    A class without images counts as one with one image. For balanced data, all classes get the same constant, which has
+    no effect.
+
+    Args:
+        tau: the paper's tau; 1 is the balanced softmax, 0 the unadjusted loss.
+    """
+
+    source = ("ren2020balanced", "menon2021longtail, eq. 10", "yue2024revisiting")
+    changes = ("loss",)
+    example = "balanced-softmax:tau=1"
+
+    tau: NonNegative = 1.0
+
+    def start(self, classes: Classes) -> State:
+        """Return log n_c, at least 0."""
+        return {"logarithms": classes.counts.clamp_min(1).double().log().float()}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the adjustments, which are constant; those of several such schedules add."""
+        adjustment = self.tau * state["logarithms"]
+        if before.logit_adjustment is not None:
+            adjustment = adjustment + before.logit_adjustment
+        return dataclasses.replace(before, logit_adjustment=adjustment)
+
+
+@configurable
+class RobustLT(ClassSchedule):
+    """RobustLT: radii eps_c = (1 - alpha) eps + tau s_c eps, s_c = sqrt(ln(max n / n_c)), which increase linearly.
+
+    n_c is the number of training images of class c, and tau = alpha / sum_c (n_c / N) s_c, so that the mean radius over
+    the images is eps: rare classes get a larger radius than eps, and frequent ones a smaller one. Of epoch t, counted
+    from 0, all radii are multiplied by min(t / ``epochs``, 1); there is no perturbation in the first epoch. A step size
+    relative to the radius is scaled with it. For balanced data, where s_c is 0 for every class, the radii are eps. The
+    radius of a class without training images, which is not used, is eps too.
+
+    Args:
+        alpha: the share of eps that is distributed by the number of images; 0.3 in the paper.
+        epochs: number of epochs of the increase; 80 of 100 in the paper (beta = 0.8). 0: no increase.
+    """
+
+    source = ("zhang2026taming",)
+    changes = ("radius",)
+    example = "robust-lt:alpha=0.3,epochs=80"
+
+    alpha: Share = 0.3
+    epochs: Annotated[int, pydantic.Field(ge=0)] = 80
+
+    def start(self, classes: Classes) -> State:
+        """Return the radius of each class relative to eps, after the increase."""
+        counts = classes.counts.double()
+        present = counts > 0
+        rarity = torch.where(present, (counts.amax() / counts.clamp_min(1)).log().sqrt(), 0.0)
+        mean = (counts * rarity).sum() / counts.sum()
+        if not bool(mean > 0):  # balanced
+            return {"factors": torch.ones_like(counts, dtype=torch.float32)}
+        factors = torch.where(present, 1 - self.alpha + self.alpha * rarity / mean, 1.0)
+        return {"factors": factors.float()}
+
+    def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
+        """Return the radii of the epoch."""
+        assert before.epsilon is not None
+        factors = state["factors"] * (min(epoch / self.epochs, 1.0) if self.epochs else 1.0)
+        step = None if before.step_size is None else before.step_size * factors
+        return dataclasses.replace(before, epsilon=before.epsilon * factors, step_size=step)
 
 
 @configurable

@@ -495,10 +495,10 @@ def test_the_usual_threat_is_that_of_the_data_set() -> None:
     check_refused("has no usual threat", threat_for, Stream([(torch.rand(1, 4, 4), 0)], name="digits"), None)
 
 
-def test_a_stream_can_be_grouped_by_superclass_only() -> None:
+def test_a_stream_can_be_grouped_by_superclass_or_frequency_only() -> None:
     data = toys.images()
     check_refused(
-        "a stream can be grouped by superclass only",
+        "a stream can be grouped by superclass or frequency only",
         audit,
         toys.model(),
         Stream(list(zip(data.x, data.y, strict=True))),

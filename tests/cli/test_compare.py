@@ -57,6 +57,24 @@ def test_names_json_and_page(classwise: Classwise, audits: list[Path], tmp_path:
     assert page.stat().st_size < 500_000
 
 
+def test_head_middle_and_tail(classwise: Classwise, tmp_path: Path) -> None:
+    counts = (30, 5, 10)
+    folders = [
+        saved(tmp_path / name, 0.3, seed, training_counts=counts) for seed, name in enumerate(("at", "robust-lt"))
+    ]
+    by_class, by_third = (
+        classwise("compare", *folders, "--json", *group).facts["pairs"][0]["classes"]
+        for group in ([], ["--group=frequency"])
+    )
+    assert by_third == {"head": by_class["cat"], "middle": by_class["fish"], "tail": by_class["dog"]}
+    assert "worst frequency group" in classwise("compare", *folders, "--group=frequency").printed
+    unknown = saved(tmp_path / "unknown", 0.3, 3)
+    assert (
+        "the training images of each class are not known"
+        in classwise("compare", unknown, folders[0], "--group=frequency").refusal
+    )
+
+
 def test_seeds_of_a_method(classwise: Classwise, tmp_path: Path) -> None:
     folders = [saved(tmp_path / f"{name}-{seed}", 0.3, seed) for name in "ab" for seed in range(3)]
     words = [f"{folder.name[0]}={folder}" for folder in folders]

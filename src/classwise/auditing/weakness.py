@@ -265,11 +265,8 @@ def _half_radius(outcomes: Outcomes, members: BoolArray, name: str, curve: Curve
 
 def _training(run: Run, outcomes: Outcomes, label: int) -> tuple[Part | None, int]:
     """The training images of a class, and the number of classes with training images; of a run of the same classes."""
-    if not run.environment_file.is_file():
-        return None, 0
-    data = run.data
-    counts = data.get("counts", {}).get("train")
-    if counts is None or tuple(data["classes"]) != outcomes.class_names:
+    counts = run.training_counts(outcomes.class_names)
+    if counts is None:
         return None, 0
     return Part(counts[label], sum(counts)), sum(count > 0 for count in counts)
 

@@ -109,7 +109,7 @@ Group = Annotated[
     typer.Option(
         "--group",
         metavar="COLUMN",
-        help="Group by this column, or superclass.",
+        help="A column, superclass or frequency.",
         show_default="the class",
         rich_help_panel=DATA,
     ),

@@ -115,6 +115,42 @@ def place_in_class(index: IntArray) -> IntArray:
     return place
 
 
+@checked
+def frequency_thirds(training: ArrayLike) -> IntArray:
+    """Divide the classes into head, middle and tail by their numbers of training images, as studies of long tails do.
+
+    The floor(C/3) classes with the most training images are the head, the floor(C/3) with the fewest the tail, and the
+    others the middle: 3, 4 and 3 of 10 classes. Of classes with equally many images, the lower label is first.
+
+    Args:
+        training: (C,) numbers of training images, at least 0.
+
+    Returns:
+        (C,) 0: head; 1: middle; 2: tail.
+
+    Raises:
+        ClasswiseError: if there are fewer than three classes, all have equally many images, or a number is negative.
+
+    Example:
+        >>> from classwise import metrics
+        >>> metrics.frequency_thirds([100, 5, 60, 40, 10])
+        array([0, 2, 1, 1, 1])
+    """
+    counts = whole_numbers(training, "training images")
+    if len(counts) < 3:
+        raise ClasswiseError(f"training images: {len(counts)} classes have no head, middle and tail; at least 3 have")
+    if counts.min() < 0:
+        raise ClasswiseError(f"training images: {counts.min()} is negative")
+    if counts.min() == counts.max():
+        raise ClasswiseError(
+            f"training images: each class has {counts[0]:,}; classes of one size have no head and tail"
+        )
+    order, size = np.argsort(-counts, kind="stable"), len(counts) // 3
+    third = np.ones_like(counts)
+    third[order[:size]], third[order[-size:]] = 0, 2
+    return third
+
+
 @dataclass(frozen=True, eq=False)
 class _Sums:
     """Per-class counts that can be added: every field is a read-only (C,) int64 array."""

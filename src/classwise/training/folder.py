@@ -229,6 +229,12 @@ class Run:
             raise damaged(str(self.environment_file), "no data in it")
         return self.environment["data"]
 
+    def training_counts(self, class_names: tuple[str, ...]) -> tuple[int, ...] | None:
+        """Training images of each class, without those held out; None if not recorded, or for other classes."""
+        data = self.environment.get("data") if self.environment_file.is_file() else None
+        counts = None if data is None else data.get("counts", {}).get("train")
+        return None if data is None or counts is None or tuple(data["classes"]) != class_names else tuple(counts)
+
     @property
     def epochs(self) -> pd.DataFrame:
         """The table of the epochs: counts, accuracies and settings per epoch, split and class. Empty before epoch 1.

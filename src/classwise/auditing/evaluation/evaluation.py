@@ -307,8 +307,9 @@ class Evaluation(Sharded, total=False):
         Option(
             None,
             Decides.OUTPUT,
-            'report by group instead of class: ``"superclass"``, a column of the data, or a value for each image.',
-            flag=Flag(str, "Group by this column, or superclass.", "COLUMN", "Data", "the class"),
+            'report by group instead of class: ``"superclass"``, ``"frequency"`` (head, middle and tail of the classes '
+            "by the training images of a run), a column of the data, or a value for each image.",
+            flag=Flag(str, "A column, superclass or frequency.", "COLUMN", "Data", "the class"),
         ),
     ]
     max_time: Annotated[

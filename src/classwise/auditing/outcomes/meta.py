@@ -22,7 +22,7 @@ from classwise.core.files.reading import parse_json
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build, configurable, explain
 from classwise.core.settings.names import checked_name, checked_names, checked_text
-from classwise.stats.counts import FloatArray, IntArray, class_labels, whole_numbers
+from classwise.stats.counts import FloatArray, IntArray, class_labels, frequency_thirds, whole_numbers
 from classwise.threat.text import PER_IMAGE, Grid, check_stated, parse_threat
 
 """Version of the columns of the table and of this metadata."""
@@ -32,6 +32,14 @@ BEST, UNION = "best", "union"
 """Suffixes of a family of attacks: its strongest member, and all of its members together."""
 TABLE_COLUMNS = ("n", "low", "high", "class", "superclass", "possibly_worst")
 """The columns of tables of classes beside those of the attacks."""
+FREQUENCY = "frequency"
+"""The grouping of the images by the number of training images of their class (`frequency_thirds`)."""
+FREQUENCIES = ("head", "middle", "tail")
+"""Its groups."""
+FREQUENCY_UNKNOWN = (
+    f"grouping {FREQUENCY!r}: the training images of each class are not known; audit a run by its folder, or give "
+    "training_counts with predictions made elsewhere"
+)
 CLASSES_NOTE, OUTPUTS_NOTE = "classes without images: ", "outputs are read as "
 """Beginnings of notes on how the data and the model were read."""
 CHANGED_NOTE = "the model was changed "
@@ -72,6 +80,10 @@ def _superclasses(values: Any) -> object:
     return None if values is None else whole_numbers(values, "superclasses").tolist()
 
 
+def _training_counts(values: Any) -> object:
+    return None if values is None else whole_numbers(values, "training counts").tolist()
+
+
 @functools.cache
 def _stored(name: str) -> pydantic.TypeAdapter[Any]:
     """The values that a setting may have in the metadata."""
@@ -100,6 +112,18 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+class ClassGroups(NamedTuple):
+    """A partition of the classes.
+
+    Attributes:
+        names: one for each group.
+        ids: (C,) the group of each class.
+    """
+
+    names: tuple[str, ...]
+    ids: IntArray
+
+
 @configurable
 class Meta:
     """Facts about the model, the data and the attacks of an audit, and the settings that decided its rows.
@@ -113,6 +137,7 @@ class Meta:
         groups: names of the groups, by the column of the grouping.
         superclasses: the superclass of each class, or None.
         superclass_names: one for each superclass.
+        training_counts: training images of each class, if the model is that of a run; None: not known.
         data: name of the data set.
         split: its split.
         data_hash: SHA-256 of pixels and labels.
@@ -144,6 +169,7 @@ class Meta:
     groups: Mapping[str, Annotated[tuple[str, ...], _distinct("group names")]] = field(default_factory=dict)
     superclasses: Annotated[tuple[int, ...] | None, pydantic.BeforeValidator(_superclasses)] = None
     superclass_names: Annotated[tuple[str, ...], _distinct("superclass names")] = ()
+    training_counts: Annotated[tuple[int, ...] | None, pydantic.BeforeValidator(_training_counts)] = None
     data: Annotated[str, _text("name of the data")] = ""
     split: Annotated[str, _text("name of the split")] = ""
     data_hash: str = ""
@@ -170,6 +196,9 @@ class Meta:
                 counts = f"{len(self.superclasses)} superclasses for {len(self.class_names)} classes"
                 raise ClasswiseError(f"{counts}; give one for each class")
             class_labels(self.superclasses, len(self.superclass_names), "superclasses")
+        if self.training_counts is not None and len(self.training_counts) != len(self.class_names):
+            counts = f"{len(self.training_counts)} training counts for {len(self.class_names)} classes"
+            raise ClasswiseError(f"{counts}; give one for each class")
 
     @classmethod
     def of(cls, **values: Any) -> Meta:
@@ -319,22 +348,37 @@ class Meta:
                     listed += [f"{family}-{kind}" for kind in kinds]
         return (*listed, ALL)
 
+    def of_classes(self, group: str | None) -> ClassGroups | None:
+        """A grouping of the classes: ``superclass`` or ``frequency``; None for any other, or if it is not known.
+
+        A grouping of the data may be named ``frequency``, too; it then replaces that of the classes.
+
+        Raises:
+            ClasswiseError: for the frequency, if the classes have no head and tail (`frequency_thirds`).
+        """
+        if group == "superclass" and self.superclasses is not None:
+            return ClassGroups(self.superclass_names, np.asarray(self.superclasses, dtype=np.int64))
+        if group == FREQUENCY and FREQUENCY not in self.groups and self.training_counts is not None:
+            return ClassGroups(FREQUENCIES, frequency_thirds(self.training_counts))
+        return None
+
     def names_of(self, group: str | None) -> tuple[str, ...]:
-        """Names of the classes (None), of the superclasses, or of the groups of the data; empty if there are none."""
+        """Names of the classes (None), or of the groups of a grouping; empty if there are none."""
         if group is None:
             return self.class_names
-        return self.superclass_names if group == "superclass" else self.groups.get(group, ())
+        found = self.of_classes(group)
+        return self.groups.get(group, ()) if found is None else found.names
 
     def group_sizes(self, group: str | None = None) -> IntArray | None:
-        """Number of images of each class (None), superclass or group of the data; None if it is unknown."""
-        if group != "superclass":
+        """Number of images of each class (None), or group of a grouping; None if it is unknown."""
+        found = self.of_classes(group)
+        if found is None:
             sizes = self.sizes.get(group or "class")
             return None if sizes is None else np.asarray(sizes, dtype=np.int64)
         classes = self.group_sizes("class")
-        if classes is None or self.superclasses is None or len(classes) != len(self.superclasses):
+        if classes is None or len(classes) != len(found.ids):
             return None
-        sums = np.bincount(self.superclasses, weights=classes, minlength=len(self.superclass_names))
-        return np.rint(sums).astype(np.int64)
+        return np.rint(np.bincount(found.ids, weights=classes, minlength=len(found.names))).astype(np.int64)
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -342,6 +386,8 @@ class Meta:
         values = dataclasses.asdict(self)
         if self.code is None:
             del values["code"]
+        if self.training_counts is None:
+            del values["training_counts"]
         settings = dict.fromkeys(STORED) | values.pop("settings")
         values |= settings
         return values

@@ -21,7 +21,7 @@ from scipy import sparse
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.construction import checked_rows, joined_tables, table_of_predictions
 from classwise.auditing.outcomes.files import check_groupings
-from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, UNION, Meta
+from classwise.auditing.outcomes.meta import ALL, BEST, CLEAN, FREQUENCY, FREQUENCY_UNKNOWN, UNION, Meta
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, IncompleteError, unknown
 from classwise.core.settings.accepted import BY_CONTENT
@@ -332,7 +332,10 @@ class Outcomes:
         )
 
     def grouping(self, group: str | None = None) -> Grouping:
-        """The images by class (None), by ``"superclass"``, or by a grouping of the table.
+        """The images by class (None), ``"superclass"`` or ``"frequency"``, or by a grouping of the table.
+
+        The groups ``head``, ``middle`` and ``tail`` of the frequency are thirds of the classes by their training images
+        (`classwise.stats.counts.frequency_thirds`), which are known of the model of a run.
 
         Raises:
             ClasswiseError: if the table has no such grouping.
@@ -340,9 +343,11 @@ class Outcomes:
         meta, labels = self.meta, self.labels
         if group is None or group == "class":
             return Grouping(meta.class_names, labels)
-        if group == "superclass" and meta.superclasses is not None:
-            return Grouping(meta.superclass_names, np.asarray(meta.superclasses)[labels])
+        if (found := meta.of_classes(group)) is not None:
+            return Grouping(found.names, found.ids[labels])
         if group not in meta.groups:
+            if group == FREQUENCY:
+                raise ClasswiseError(FREQUENCY_UNKNOWN)
             superclass = ["superclass"] if meta.superclasses is not None else []
             raise unknown("grouping", group, ["class", *superclass, *meta.groups])
         return Grouping(meta.groups[group], self._of_images(group))

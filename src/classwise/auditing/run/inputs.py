@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
-from classwise.auditing.outcomes.meta import CLASSES_NOTE, OUTPUTS_NOTE
+from classwise.auditing.outcomes.meta import CLASSES_NOTE, FREQUENCY, OUTPUTS_NOTE
 from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, is_out_of_memory, unknown
@@ -38,6 +38,9 @@ from classwise.models.logits import (
 )
 from classwise.threat.ball import Threat, ThreatLike
 from classwise.threat.grid import snapped
+
+if TYPE_CHECKING:
+    from classwise.training.folder import Run
 
 Model = Annotated[
     nn.Module | str | os.PathLike[str] | Callable[..., object],
@@ -85,14 +88,25 @@ def _spec(model: object) -> dict[str, Any]:
 
 def training_attack_of(model: Model) -> Attack | None:
     """Training attack of the run that a path belongs to; None for a module and for weights outside a run."""
+    run = _run_of(model)
+    # Including the fields that the objective sets, such as the divergence of TRADES.
+    return None if run is None else run.recipe.parts.attack
+
+
+def training_counts_of(model: Model, class_names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Training images of each class, of the run that a path belongs to; None if it has none, or other classes."""
+    run = _run_of(model)
+    return None if run is None else run.training_counts(class_names)
+
+
+def _run_of(model: Model) -> Run | None:
+    """The run that a path belongs to; None for a module and for weights outside a run."""
     if not isinstance(model, str | os.PathLike) or not is_stored(model):
         return None
     from classwise.training.folder import Run
 
     folders = (Path(model), *Path(model).parents[:2])
-    run = next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
-    # Including the fields that the objective sets, such as the divergence of TRADES.
-    return None if run is None else run.recipe.parts.attack
+    return next((Run(folder) for folder in folders if (folder / "recipe.yaml").is_file()), None)
 
 
 def usual_radius(source: Images | Stream, norm: str) -> float:
@@ -138,10 +152,12 @@ def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
         return source
     columns = source.columns if isinstance(source, Images) else {}
     known = [*columns, "class", *(["superclass"] if source.superclasses is not None else [])]
-    if isinstance(group, str) and group in known:
+    if isinstance(group, str) and group in (*known, FREQUENCY):  # of the model, for the frequency
         return source
     if not isinstance(source, Images):
-        raise ClasswiseError("a stream can be grouped by superclass only; load the images for another grouping")
+        raise ClasswiseError(
+            "a stream can be grouped by superclass or frequency only; load the images for another grouping"
+        )
     if isinstance(group, str):
         raise unknown("grouping of the data:", group, known)
     return dataclasses.replace(source, columns={**columns, VALUES_COLUMN: _column(group)})

@@ -21,7 +21,7 @@ from classwise.auditing.evaluation.evaluation import STORED, Evaluation
 from classwise.auditing.evaluation.option import Decides
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.outcomes.files import check_groupings, taken_columns
-from classwise.auditing.outcomes.meta import CHANGED_NOTE, Meta, identity_of
+from classwise.auditing.outcomes.meta import CHANGED_NOTE, FREQUENCY, FREQUENCY_UNKNOWN, Meta, identity_of
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.audit_folder import RecordedCode
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
@@ -42,6 +42,7 @@ from classwise.auditing.run.inputs import (
     restricted,
     stored,
     threat_for,
+    training_counts_of,
 )
 from classwise.auditing.run.partition import pieces_of_shard, rows_of, shard_of
 from classwise.auditing.run.plan import Plan
@@ -154,7 +155,11 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
     plan = tried.plan
     model_hash = _hash_of(parameters, classifier)
-    meta = replace(tried.meta, model=name_of(model), model_hash=model_hash, code=without_empty(code))
+    training_counts = training_counts_of(model, tried.meta.class_names)
+    about_model = {"model": name_of(model), "model_hash": model_hash, "training_counts": training_counts}
+    meta = replace(tried.meta, **about_model, code=without_empty(code))
+    if grouping == FREQUENCY and not meta.names_of(grouping):
+        raise ClasswiseError(FREQUENCY_UNKNOWN)
     settings = settings_of(plan, meta)
     if policy is not None:
         stated = checked_policy(policy, meta, grouping)
@@ -213,8 +218,8 @@ def settings_of(plan: Plan, meta: Meta) -> dict[str, Any]:
     about["attacks"] = {label: identity_of(spec) for label, spec in about["attacks"].items()}
     free = (name for name, option in STORED.items() if option.decides in (Decides.ESTIMATE, Decides.RECORD))
     about.pop("code", None)  # compared by `with_recorded_code`
-    for key in ("images", "sizes", "notes", "model", *free):
-        del about[key]
+    for key in ("images", "sizes", "notes", "model", "training_counts", *free):
+        about.pop(key, None)
     if meta.repeats == 1:  # audits written before there were repeats have no such entries
         about |= {"repeats": None, "repeat_rule": None}
     return {**about, "radii": radii, **{name: [*plan.asked[name]] for name in ("save", "trace")}}

@@ -23,6 +23,7 @@ from classwise.stats.confusion import (
     superclass_leakage,
     symmetry,
 )
+from classwise.stats.counts import frequency_thirds
 from classwise.stats.metrics.asymmetry import AsymmetricPair, asymmetry_penalty, max_asymmetry
 from classwise.stats.metrics.averages import (
     class_accuracy,
@@ -51,6 +52,7 @@ __all__ = [
     "confidence_variance",
     "confusion",
     "confusion_rates",
+    "frequency_thirds",
     "hmw",
     "max_asymmetry",
     "max_class_discrepancy",

@@ -206,6 +206,7 @@ SMALLER = {
     "checkpoint_epochs=[10, 20, 30]": "checkpoint_epochs=[1]",
     "cifar10": "digits",
     "cifar10-c": "digits",
+    "data.imbalance=50": "data.imbalance=3",
     "docs/results/papers": "runs/papers",
     "kdd21/T3": "cfa23/F1",
     "small": "smoke",

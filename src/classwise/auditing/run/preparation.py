@@ -155,9 +155,8 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
     plan = tried.plan
     model_hash = _hash_of(parameters, classifier)
-    training_counts = training_counts_of(model, tried.meta.class_names)
-    about_model = {"model": name_of(model), "model_hash": model_hash, "training_counts": training_counts}
-    meta = replace(tried.meta, **about_model, code=without_empty(code))
+    meta = replace(tried.meta, model=name_of(model), model_hash=model_hash, code=without_empty(code))
+    meta = replace(meta, training_counts=training_counts_of(model, meta.class_names))
     if grouping == FREQUENCY and not meta.names_of(grouping):
         raise ClasswiseError(FREQUENCY_UNKNOWN)
     settings = settings_of(plan, meta)

@@ -53,7 +53,7 @@ class ClassWiseLoss(nn.Module):
 
     Raises:
         ClasswiseError: if the recipe has no threat and none is given, lacks its teacher, or has a part that needs
-            `classwise.train`: AWP, averaging after each step, or class sampling.
+            `classwise.train`: AWP, averaging after each step, class sampling, or an objective with a memory.
 
     Example:
         >>> import torch
@@ -242,6 +242,8 @@ def _check(recipe: Recipe, reads: frozenset[str], teacher: nn.Module | None) -> 
         reason = "it reads valid.average_confidence"
     elif any(type(part).before_training is not ClassSchedule.before_training for part in parts.schedules):
         reason = "a schedule evaluates the untrained network"
+    elif parts.objective.remembers:
+        reason = "its objective has a memory of earlier steps"
     elif recipe.distils and teacher is None:
         reason = "it distils a teacher; give teacher="
     if reason:

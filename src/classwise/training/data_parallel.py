@@ -62,7 +62,7 @@ class BatchShard:
         if self.replicated:
             return batch
         rows = self.rows
-        names = ("x", "y", "index", "step_size", "target", "teacher_logits")
+        names = ("x", "y", "index", "step_size", "target", "teacher_logits", "memory_rows")
         parts = {name: value[rows] for name in names if (value := getattr(batch, name)) is not None}
         return dataclasses.replace(batch, **parts, threat=batch.threat.of(rows), rows=rows, gather=self.gather)
 

@@ -3,8 +3,9 @@
 A graph is captured in each epoch, from the step after a few that are computed kernel by kernel. So everything that is
 fixed within an epoch may be a Python value: the epoch of the random numbers, and which class settings are set. What
 differs between the steps of an epoch is in tensors that each step copies into the graph's own (images, labels, indices,
-radii, step sizes and targets), or remains outside of the graph: the learning rate and the optimiser step, the seed of
-torch's generators, the number of the step, and weight averaging. The fraction of training completed may only be
+radii, step sizes and targets), in the memory of the objective, which steps change in place, or remains outside of the
+graph: the learning rate and the optimiser step, the seed of torch's generators, the number of the step, what the
+objective does before it, and weight averaging. The fraction of training completed may only be
 compared (`Compared`); where a comparison changes, another graph is captured.
 """
 
@@ -88,8 +89,9 @@ class GraphedStep:
 
     def __call__(self, inputs: StepInputs) -> StepResult:
         """Compute the gradients of a batch and update the weights."""
+        self._step.prepare(inputs)
         if self._refused or len(inputs.batch.x) != self._step.recipe.batch_size:
-            return self._step(inputs)
+            return self._kernel_by_kernel(inputs)
         if not self._measures or torch.are_deterministic_algorithms_enabled():
             return self._computed(inputs)
         cudnn = torch.backends.cudnn
@@ -98,6 +100,10 @@ class GraphedStep:
             return self._computed(inputs)
         finally:
             cudnn.benchmark = before
+
+    def _kernel_by_kernel(self, inputs: StepInputs) -> StepResult:
+        """Compute a prepared step without a graph."""
+        return self._step.compute(inputs, self._step.optimizer)
 
     def _computed(self, inputs: StepInputs) -> StepResult:
         """Compute a step of the usual batch size."""
@@ -131,7 +137,7 @@ class GraphedStep:
         optimizer = self._step.optimizer
         with self._side.used():
             if self._to_warm_up or not self._to_verify:
-                return self._step(inputs)
+                return self._kernel_by_kernel(inputs)
             with waits_noted() as waits:
                 result = self._step.compute(inputs, _Deferred(optimizer))
             optimizer.step()
@@ -143,7 +149,7 @@ class GraphedStep:
         """Compute this and all further steps kernel by kernel."""
         self._step.optimizer.zero_grad(set_to_none=True)
         self._give_up(reason)
-        return self._step(inputs)
+        return self._kernel_by_kernel(inputs)
 
     def _give_up(self, reason: str) -> None:
         """Compute all further steps kernel by kernel."""
@@ -154,10 +160,10 @@ class GraphedStep:
     def _verified(self, capture: _Capture, inputs: StepInputs) -> str:
         """Compute the gradients by the graph and kernel by kernel, and return how they differ; empty if they do not.
 
-        All buffers and sums are those of one step afterwards, or unchanged if the results differ.
+        All buffers, sums and memories are those of one step afterwards, or unchanged if the results differ.
         """
         model = self._step.model
-        changed = [*model.buffers(), *inputs.sums.sums.values()]
+        changed = [*model.buffers(), *inputs.sums.sums.values(), *inputs.batch.memory.values()]
         before, generator = [tensor.clone() for tensor in changed], torch.cuda.get_rng_state(self._device)
 
         def restore() -> None:
@@ -244,7 +250,7 @@ class _Deferred(Optimizer):
 
 def _tensors(batch: TrainingBatch) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a batch by name, those that are set."""
-    fields = {name: getattr(batch, name) for name in ("x", "y", "index", "step_size", "target")}
+    fields = {name: getattr(batch, name) for name in ("x", "y", "index", "step_size", "target", "memory_rows")}
     for name, value in (fields | {"epsilon": batch.threat.epsilon}).items():
         if isinstance(value, Tensor):
             yield name, value

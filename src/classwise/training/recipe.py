@@ -202,9 +202,10 @@ class Recipe:
                 settings of weight averaging that depend on it; None: they stay.
 
         Raises:
-            ClasswiseError: if an attack does not support the threat.
+            ClasswiseError: if the objective or an attack does not support the threat.
         """
         parts, selection = dataclasses.replace(self.parts, threat=threat), self.selection
+        parts.objective.supported(threat)
         for attack in (parts.attack, parts.validation_attack):
             attack.supported(threat)
         if classes is not None:
@@ -399,6 +400,8 @@ def build_parts(recipe: Recipe) -> Parts:
         )
     validation_attack = make(ATTACKS, recipe.validation_attack)
     threat = None if recipe.threat is None else Threat.parse(recipe.threat)
+    if threat is not None:
+        objective.supported(threat)
     for chosen in (attack, validation_attack):
         chosen.check()
         if threat is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class TrainState:
         history: the table of the epochs, the events and the state of the selection.
         epoch: the number of complete epochs.
         step: the number of complete steps of the current epoch.
+        memory: the memory of the objective, by name; it is in the file only if there is one.
     """
 
     model: nn.Module
@@ -46,6 +47,7 @@ class TrainState:
     history: History
     epoch: int = 0
     step: int = 0
+    memory: dict[str, Tensor] = field(default_factory=dict)
 
     def content(self, recipe: str, processes: int) -> dict[str, Any]:
         """Return the content of the state file. Its tensors are those in use; training modifies nothing else in it.
@@ -54,7 +56,7 @@ class TrainState:
             recipe: the digest of the recipe.
             processes: the number of processes.
         """
-        return {
+        content = {
             "schema_version": SCHEMA_VERSIONS["training state"],
             "recipe": recipe,
             "processes": processes,
@@ -67,6 +69,7 @@ class TrainState:
             "sums": self.sums.sums,
             "history": self.history.state_dict(),
         }
+        return content | {"memory": self.memory} if self.memory else content
 
     def load(self, path: Path, recipe: str, processes: int, device: torch.device) -> None:
         """Load a saved state; a different number of processes is logged as the event ``resumed``.
@@ -88,6 +91,8 @@ class TrainState:
         self.average = Average(**all_to_device(content["average"], device))
         self.schedules = all_to_device(content["schedules"], device)
         self.sums.sums = all_to_device(content["sums"], device)
+        if self.memory:
+            self.memory = all_to_device(content["memory"], device)
         states = all_to_device(content["history"]["selection_states"], device)
         self.history.load_state_dict(content["history"] | {"selection_states": states})
         self.epoch, self.step = content["epoch"], content["step"]

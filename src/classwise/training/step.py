@@ -18,7 +18,7 @@ from classwise.models.affine import AffineNorms
 from classwise.models.modes import frozen
 from classwise.training.classes.signals import ClassSettings, ClassSums
 from classwise.training.data_parallel import BatchShard, averaged_buffers
-from classwise.training.objectives.base import Step, TrainingBatch
+from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.recipe import Recipe
 from classwise.training.reductions.base import per_image
 
@@ -31,12 +31,14 @@ class StepInputs(NamedTuple):
         settings: the class settings of the step.
         epoch: from 0.
         sums: the per-class sums of the epoch, to which the step is added.
+        step: number of earlier steps of the run.
     """
 
     batch: TrainingBatch
     settings: ClassSettings
     epoch: int
     sums: ClassSums
+    step: int = 0
 
 
 class StepResult(NamedTuple):
@@ -91,11 +93,21 @@ class TrainingStep:
 
     def __call__(self, inputs: StepInputs) -> StepResult:
         """Compute the gradients of a batch and update the weights."""
+        self.prepare(inputs)
         return self.compute(inputs, self.optimizer)
+
+    def prepare(self, inputs: StepInputs) -> None:
+        """Let the objective set its memory before the step (`Objective.before_step`)."""
+        objective = self.recipe.parts.objective
+        if type(objective).before_step is not Objective.before_step:
+            rng = self._rng.at(inputs.epoch)
+            self.model.eval()
+            with frozen(self.model):
+                objective.before_step(self._forward, inputs.batch, inputs.settings, inputs.step, rng)
 
     def compute(self, inputs: StepInputs, optimizer: Optimizer) -> StepResult:
         """Compute the gradients of a batch and step the optimiser, which may be another than that of the model."""
-        (batch, settings, epoch, sums), parts, model = inputs, self.recipe.parts, self.model
+        (batch, settings, epoch, sums, _), parts, model = inputs, self.recipe.parts, self.model
         shard = BatchShard(self._processes, len(batch.x))
         local = shard.of_batch(batch)
         if self._teacher is not None:

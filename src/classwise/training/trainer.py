@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -107,6 +108,7 @@ class Trainer:
             schedules=[schedule.start(self.classes) for schedule in parts.schedules],
             sums=self._new_sums(),
             history=History(run, parts.selection, recipe.epochs, labels, metadata, self.processes.is_main, self.writer),
+            memory=parts.objective.memory(len(self.batches.pool), images.shape, len(self.classes), self.device),
         )
         self._saved: tuple[int, int] | None = None
         self._evaluations: dict[Which, Evaluation] = {}
@@ -296,7 +298,9 @@ class Trainer:
         # For models with random layers, such as dropout.
         seed_generators(self.recipe.seed * 1_000_003 + done + (self.processes.rank << 40), self.device)
         batch = self.batches.batch(rows, state.epoch, state.step, settings, progress)
-        step, losses = self._step(StepInputs(batch, settings, state.epoch, state.sums))
+        if state.memory:
+            batch = dataclasses.replace(batch, memory=state.memory, memory_rows=rows)
+        step, losses = self._step(StepInputs(batch, settings, state.epoch, state.sums, done))
         self.loss_check.add(losses, state.step)
         state.schedules = [
             schedule.after_batch(schedule_state, step, batch)

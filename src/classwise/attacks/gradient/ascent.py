@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import torch
@@ -92,8 +93,12 @@ class Ascent(Attack):
 
     def step(self, model: Forward, inputs: AttackInputs, state: State) -> State:
         """Compute the gradient, take a step, and project."""
+        return self.ascend(model, inputs, state, lambda logits: self.signed_loss(logits, inputs, state))
+
+    def ascend(self, model: Forward, inputs: AttackInputs, state: State, loss: Callable[[Tensor], Tensor]) -> State:
+        """Take a step along the gradient of a loss of the logits, (N, classes) to (N,), and project."""
         x = state["x"]
-        logits, gradient = value_and_gradient(model, x, lambda logits: self._signed_loss(logits, inputs, state))
+        logits, gradient = value_and_gradient(model, x, loss)
         direction, columns = self._direction(gradient, state)
         move = self._step_of(inputs, state) * inputs.threat.steepest(direction, inputs.x)
         new = {
@@ -132,7 +137,7 @@ class Ascent(Attack):
         """The point projected to the feasible set: the ball and [0, 1]."""
         return inputs.threat.project(x, inputs.x)
 
-    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
+    def signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """The loss of the label; for rows with a target, the negative loss of the target."""
         if inputs.target is None:
             return self._loss_at(logits, inputs.y, inputs, state)
@@ -228,10 +233,10 @@ class PGD(Ascent):
         assert inputs.reference is not None
         return losses.divergence(inputs.reference, logits)
 
-    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
+    def signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
         """As in the base class, except for targets with DLR (targeted DLR) and KL (negative cross-entropy)."""
         if self.objective not in ("dlr", "kl") or inputs.target is None:
-            return super()._signed_loss(logits, inputs, state)
+            return super().signed_loss(logits, inputs, state)
         is_targeted = inputs.target >= 0
         if self.objective == "kl":  # the divergence does not depend on a class
             value = -losses.cross_entropy(logits, inputs.target.clamp_min(0))
@@ -283,7 +288,8 @@ class PGDT(TargetedAttack, Ascent):
         """z_t - z_y, where ``y`` is the target."""
         return losses.towards(logits, inputs.y, y)
 
-    def _signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
+    def signed_loss(self, logits: Tensor, inputs: AttackInputs, state: State) -> Tensor:
+        """The loss of the target of this start."""
         return self.loss(logits, state["target"], inputs)
 
 

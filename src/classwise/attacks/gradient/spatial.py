@@ -201,7 +201,7 @@ class SpatialPGD(PGD):
             return model(_sampled(inputs.x, coordinates))
 
         here = state["coordinates"]
-        logits, gradient = value_and_gradient(forward, here, lambda logits: self._signed_loss(logits, inputs, state))
+        logits, gradient = value_and_gradient(forward, here, lambda logits: self.signed_loss(logits, inputs, state))
         radius, size = inputs.threat.radius(inputs.x).view(-1, 1), self._step_of(inputs, state)
         size = size.view(-1, 1) if isinstance(size, Tensor) else size
         coordinates = (here + size * gradient.sign()).minimum(radius).maximum(-radius)

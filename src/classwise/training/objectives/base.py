@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -19,7 +19,7 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable, describe, make, parse_spec
 from classwise.core.settings.description import Described, PassCounts
-from classwise.threat.ball import Threat
+from classwise.threat.ball import Norm, Threat
 from classwise.training.classes.signals import ClassSettings, Term
 from classwise.training.criteria import CRITERIA
 from classwise.training.criteria.base import Criterion
@@ -47,6 +47,9 @@ class TrainingBatch:
         gather: maps values of these rows, (N, ...), to those of all rows of the full batch, for objectives that need
             them. Reductions and schedules always receive the terms of the full batch.
         teacher_logits: the teacher's logits on the clean images, (N, classes), for distillation, else None.
+        memory: the tensors that the objective keeps from step to step (`Objective.memory`), the same in every process.
+        memory_rows: the row of each image in those tensors of the memory that have a row per image, int64 (N,); None
+            without a memory.
     """
 
     x: Tensor
@@ -59,6 +62,8 @@ class TrainingBatch:
     rows: slice = field(default_factory=lambda: slice(None))
     gather: Callable[[Tensor], Tensor] = _identity
     teacher_logits: Tensor | None = None
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    memory_rows: Tensor | None = None
 
     def attack_inputs(
         self, rng: CounterRNG, reference: Tensor | None = None, label_smoothing: float = 0.0
@@ -144,6 +149,8 @@ class Objective(Described, ABC):
     measures: ClassVar[frozenset[str]] = frozenset()
     #: The terms of its loss that class weights multiply.
     weighted_terms: ClassVar[frozenset[Term]] = frozenset({"clean", "robust"})
+    #: The norms of the threats that it supports; empty for all of those that the attack supports.
+    norms: ClassVar[tuple[Norm, ...]] = ()
 
     @property
     def attack_overhead(self) -> PassCounts:
@@ -163,6 +170,53 @@ class Objective(Described, ABC):
         else:
             fields["criterion"] = describe(CRITERIA, self.criterion)
         return fields
+
+    def supported(self, threat: Threat) -> None:
+        """Check that the objective supports a threat.
+
+        Raises:
+            ClasswiseError: if it does not.
+        """
+        if self.norms and threat.norm not in self.norms:
+            supported = " and ".join(self.norms)
+            raise ClasswiseError(f"{type(self).__name__} does not support {threat.norm}; it supports {supported}")
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has a memory; by default, whether `memory` is overridden."""
+        return type(self).memory is not Objective.memory
+
+    def memory(
+        self, images: int, shape: Sequence[int], classes: int, device: torch.device | str = "cpu"
+    ) -> dict[str, Tensor]:
+        """Return the tensors by name that the objective keeps from step to step; none by default.
+
+        They are made once and saved with the state of the run. Each step has them in its batch, and changes them in
+        place, alike in every process.
+
+        Args:
+            images: number of training images; pseudo-labelled ones follow the labelled ones.
+            shape: channels, height and width of an image.
+            classes: number of classes.
+            device: the device of the images.
+        """
+        del images, shape, classes, device
+        return {}
+
+    def before_step(
+        self, model: Forward, batch: TrainingBatch, settings: ClassSettings, step: int, rng: CounterRNG
+    ) -> None:
+        """Set the parts of the memory that depend on the number of the step or the fraction of training completed.
+
+        It is not part of a CUDA graph. The trainer has frozen the model and set it to evaluation mode.
+
+        Args:
+            model: the model.
+            batch: the full batch, in every process.
+            settings: the class settings of the step.
+            step: number of earlier steps of the run.
+            rng: random numbers, of the epoch.
+        """
 
     def inner(self, attack: Attack) -> Attack:
         """Return the attack of the inner maximisation, given the attack of the recipe."""
@@ -203,7 +257,18 @@ def clean_logits(model: Forward, batch: TrainingBatch) -> Tensor:
         return model(batch.x)
 
 
-def with_fields(attack: Attack, owner: str, **fields: str) -> Attack:
+def remembered(batch: TrainingBatch, name: str) -> Tensor:
+    """A tensor of the objective's memory.
+
+    Raises:
+        ClasswiseError: if the batch has no memory.
+    """
+    if name not in batch.memory:
+        raise ClasswiseError("this objective needs its memory of earlier steps; use classwise.train")
+    return batch.memory[name]
+
+
+def with_fields(attack: Attack, owner: str, **fields: str | int) -> Attack:
     """Return the attack with some fields replaced.
 
     Args:

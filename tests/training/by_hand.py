@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from classwise.core.compute.precision import Forward
+from classwise.core.compute.rng import CounterRNG
 from classwise.threat.ball import Threat
 from classwise.training.averaging import Average
 from classwise.training.classes.signals import ClassSettings
-from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.base import Objective, TrainingBatch
 from classwise.training.schedules.base import Classes
 
 NAN = math.nan
@@ -42,3 +45,14 @@ def event_of(state: Average) -> dict[str, Any]:
 
 def batch_of(y: Tensor) -> TrainingBatch:
     return TrainingBatch(torch.zeros(len(y), 1, 1, 1), y, torch.arange(len(y)), Threat("Linf", 0.1))
+
+
+def remembering(
+    objective: Objective, model: Forward, batch: TrainingBatch, count: int, settings: ClassSettings | None = None
+) -> TrainingBatch:
+    """The batch of all images with a new memory of the objective, before the second step of a run."""
+    memory = objective.memory(len(batch.x), batch.x.shape[1:], count)
+    batch = dataclasses.replace(batch, memory=memory, memory_rows=torch.arange(len(batch.x)))
+    for step in range(2):
+        objective.before_step(model, batch, settings or ClassSettings(), step, CounterRNG(0))
+    return batch

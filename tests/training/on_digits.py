@@ -71,6 +71,9 @@ METHODS: dict[str, dict[str, object]] = {
     "csr": {},
     "bat": {},
     "sy-far": {},
+    "nuat": {},
+    "fgsm-pgi": {"data.augment": "crop"},
+    "liet": {"objective.every": 2},
 }
 ELSEWHERE: dict[str, dict[str, object]] = {
     "bat-code": {},

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.losses import divergence
-from classwise.core.compute.precision import EXACT
+from classwise.core.compute.precision import EXACT, Forward
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
@@ -28,6 +28,7 @@ from classwise.training.recipe import Recipe
 
 from ..attacks.models import images
 from ..refusals import check_refused, refused
+from .by_hand import remembering
 
 
 def test_hypersphere_by_hand() -> None:
@@ -165,9 +166,15 @@ def test_every_objective_attacks_the_scaled_model(name: str) -> None:
     plain, own = make(OBJECTIVES, name), make(OBJECTIVES, {"name": name, "criterion": {"name": "he", "scale": 30}})
     attack = plain.inner(make(ATTACKS, "pgd:steps=3"))
     scheduled = ClassSettings(scale=torch.tensor(30.0), logit_margin=torch.tensor([0.5, 0.1, 0.2]))
-    expected = plain.points(lambda x: 30 * cosines(x), batch, attack, ClassSettings(), CounterRNG(0))
+
+    def points_of(objective: Any, model: Forward, settings: ClassSettings) -> dict[str, Tensor]:
+        given = remembering(objective, model, batch, 3, settings)
+        found: dict[str, Tensor] = objective.points(model, given, attack, settings, CounterRNG(0))
+        return found
+
+    expected = points_of(plain, lambda x: 30 * cosines(x), ClassSettings())
     for objective, settings in ((own, ClassSettings()), (plain, scheduled)):
-        points = objective.points(cosines, batch, attack, settings, CounterRNG(0))
+        points = points_of(objective, cosines, settings)
         assert points.keys() == expected.keys()
         for key in points:
             assert torch.equal(points[key], expected[key]), key

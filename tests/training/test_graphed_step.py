@@ -60,6 +60,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fat": ("fat", {"objective.milestones": [0.5, 0.8]}),
     "faal": ("faal", {}),
     "adam": ("at-adam", {}),
+    "nuat": ("nuat", {}),
+    "fgsm-pgi": ("fgsm-pgi", {}),
+    "liet": ("liet", {"objective.every": 2}),
     "targets": ("towards-class", {"schedules.0.target": "0"}),
 }
 

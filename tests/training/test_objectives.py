@@ -31,6 +31,7 @@ from classwise.training.schedules.cfa import CCR
 from classwise.training.schedules.csr import ConfusionSpectrum, spectral_weights
 
 from ..attacks.models import Linear, Small, images
+from .by_hand import remembering
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def model() -> Forward:
 
 def worked(name: str, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> tuple[Any, dict[str, Tensor]]:
     objective = make(OBJECTIVES, name)
-    attack = objective.inner(make(ATTACKS, "pgd:steps=3"))
+    attack, batch = objective.inner(make(ATTACKS, "pgd:steps=3")), remembering(objective, model, batch, 3)
     points = objective.points(model, batch, attack, settings, CounterRNG(0))
     return objective.step(model, batch, points, settings), points
 
@@ -293,6 +294,7 @@ def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
         progress=1,
         teacher_logits=torch.eye(3)[[0, 1, 1, 1]],
     )
+    batch = remembering(objective, Linear(3), batch, 3)
     with frozen(model):
         points = objective.points(
             model, batch, objective.inner(make(ATTACKS, "pgd:steps=10")), ClassSettings(), CounterRNG(0)

@@ -48,8 +48,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     "cfol": {},
     "trix": {},
     "mart": {},
+    "nuat": {},
+    "fgsm-pgi": {"data.augment": "crop"},
+    "liet": {"objective.every": 3},
 }
-"""Reductions and schedules that need the full batch, and AWP, which uses its gradient."""
+"""Reductions, schedules and objectives that need the full batch, or have a memory, and AWP, which uses its gradient."""
 
 
 @configurable

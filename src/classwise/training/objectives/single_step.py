@@ -238,9 +238,9 @@ class PriorGuided(_SingleStep):
     ) -> dict[str, Tensor]:
         """Compute x + d (``"start"``) and x + d' (``"robust"``), and update the memory."""
         assert isinstance(attack, Ascent)
-        assert batch.memory_rows is not None
         model = self.criterion.scaled(model, settings)
         saved, momenta, resets = (remembered(batch, name) for name in ("perturbation", "momentum", "resets"))
+        assert batch.memory_rows is not None
         rows, x, inputs = batch.memory_rows, batch.x, batch.attack_inputs(rng)
         reset = rng.epoch // self.reset_epochs + 1
         due = (resets[rows] < reset).view(-1, *[1] * (x.ndim - 1))

@@ -80,6 +80,10 @@ def test_two_processes_equal_one_with_twice_the_batch_size(recipe: str, folder: 
     assert shared.epochs.query("split == 'train'")["robust"].nunique() > 5  # it is not that all of them know nothing
     assert shared.recipe.digest() == single.recipe.digest()
     assert shared.recipe.batch_size == WHOLE
+    memories = [state_of(run).get("memory", {}) for run in (shared, single)]
+    assert memories[0].keys() == memories[1].keys()
+    for name, tensor in memories[0].items():
+        assert (tensor.float() - memories[1][name].float()).abs().mean() < CLOSE, name
 
 
 def test_only_the_main_process_prints(ranks: list[dict[str, Any]], folder: Path) -> None:

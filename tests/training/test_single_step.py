@@ -417,6 +417,23 @@ def test_an_image_has_its_row_of_the_memory(sampled: bool, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("quick", "count"), [(1e9, 4), (1e-15, 1)])
+def test_slow_checkpoints_are_rare(quick: float, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the four times between the five steps of the epoch; 1e-15 makes every checkpoint a slow one."""
+    monkeypatch.setattr("classwise.training.trainer.CHECKPOINT_SECONDS", 1e-9)
+    monkeypatch.setattr("classwise.training.trainer.QUICK_SECONDS", quick)
+    checkpoint, written = Trainer._checkpoint, []
+
+    def noted(self: Trainer, settings: ClassSettings) -> None:
+        written.append(self.state.step)
+        checkpoint(self, settings)
+
+    monkeypatch.setattr(Trainer, "_checkpoint", noted)
+    train("fgsm-pgi", budget="short", out=tmp_path / "run", data="digits", overrides=MEMORY | {"epochs": 1})
+    assert len(written) == count
+
+
+@pytest.mark.slow
 def test_the_memory_is_in_the_state_of_its_recipes_only(tmp_path: Path) -> None:
     shapes = {}
     for name in ("at", "nuat", "fgsm-pgi", "liet"):

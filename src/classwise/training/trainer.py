@@ -42,7 +42,9 @@ from classwise.training.step import StepInputs, StepResult, TrainingStep
 from classwise.training.teacher import check_teacher
 
 CHECKPOINT_SECONDS = 60.0
-"""The longest time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
+"""The time between checkpoints within an epoch; a checkpoint is also written at the end of each epoch."""
+QUICK_SECONDS = 3.0
+"""The duration of a checkpoint above which the time between two grows in proportion, so that they take at most 5 %."""
 
 
 class Trainer:
@@ -137,7 +139,7 @@ class Trainer:
             self.progress.log_recipe(self.run.path, self.recipe.yaml())
         progress.start("training", self.recipe.epochs * steps)
         progress.advance(state.epoch * steps + state.step)
-        saved = time.monotonic()
+        saved, pause = time.monotonic(), CHECKPOINT_SECONDS
         while state.epoch < self.recipe.epochs:
             started = time.monotonic()
             settings = self.class_settings()
@@ -151,9 +153,10 @@ class Trainer:
                 state.step += 1
                 progress.advance(1)
                 if state.step < steps:
-                    if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    if (before := time.monotonic()) - saved > pause:
                         self._checkpoint(settings)
                         saved = time.monotonic()
+                        pause = CHECKPOINT_SECONDS * max(1.0, (saved - before) / QUICK_SECONDS)
                     self._stop_point(functools.partial(self._checkpoint, settings))
             if self.updates_within_epoch:  # also where the run was saved after the last step of the epoch
                 settings = self.class_settings()

@@ -315,7 +315,7 @@ class LabelInformation(_Growing):
         if step % self.every:
             return
         information, model = remembered(batch, "label_information"), self.criterion.scaled(model, settings)
-        for labels in torch.arange(len(information), device=batch.x.device).split(len(batch.x)):
+        for labels in torch.split(torch.arange(len(information), device=batch.x.device), len(batch.x)):
             grey = batch.x.new_full((len(labels), *batch.x.shape[1:]), 0.5)
             _, gradient = value_and_gradient(model, grey, functools.partial(cross_entropy, y=labels))
             information.index_copy_(0, labels, gradient.sign().to(information.dtype))

@@ -27,8 +27,9 @@ from classwise.threat.ball import Threat
 from classwise.training import OBJECTIVES
 from classwise.training.averaging import EMA
 from classwise.training.classes.signals import ClassSettings
+from classwise.training.criteria.softmax import LabelSmoothing
 from classwise.training.folder import Run
-from classwise.training.objectives.base import TrainingBatch
+from classwise.training.objectives.base import Objective, TrainingBatch
 from classwise.training.objectives.single_step import (
     LabelInformation,
     NuclearNorm,
@@ -178,6 +179,28 @@ def checked(gathered: Iterator[Tensor], rows: slice, local: Tensor) -> Tensor:
     all_rows = next(gathered)
     assert torch.allclose(all_rows[rows], local, atol=1e-5)
     return all_rows
+
+
+@pytest.mark.parametrize("kind", [NuclearNorm, PriorGuided, LabelInformation])
+def test_the_step_may_follow_the_smoothed_loss(kind: type[Objective]) -> None:
+    model = EXACT.forward(Small().eval())
+    objective = kind(criterion=LabelSmoothing(smoothing=0.9, attack=True))
+    batch = remembering(objective, model, given_batch(), 3)
+    objective.before_step(model, batch, ClassSettings(), 0, RNG)  # without the norm of NuAT
+    points = objective.points(model, batch, objective.inner(make(ATTACKS, ONE_STEP)), ClassSettings(), RNG)
+    start = points.get("start", half_way(batch))
+
+    def robust(smoothing: float) -> Tensor:
+        loss = functools.partial(F.cross_entropy, target=Y, label_smoothing=smoothing)
+        end = start + radius() * gradient_at(model, start, loss).sign()
+        return clipped(end, batch.x - radius(), batch.x + radius()).clamp(0, 1)
+
+    if kind is PriorGuided:  # from the perturbation before it is clipped to [0, 1]
+        same = (start > 0) & (start < 1)
+        assert torch.allclose(points["robust"][same], robust(0.9)[same], atol=1e-6)
+    else:
+        assert torch.allclose(points["robust"], robust(0.9), atol=1e-6)
+    assert not torch.allclose(points["robust"], robust(0.0), atol=1e-3)
 
 
 def test_class_weights_and_betas_multiply_the_terms_of_the_norm() -> None:

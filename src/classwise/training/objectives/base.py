@@ -234,8 +234,12 @@ class Objective(Described, ABC):
             return {}
         model = self.criterion.scaled(model, settings)
         reference = self.reference(model, batch, settings)
-        inputs = batch.attack_inputs(rng, reference, self.criterion.attack_smoothing)
+        inputs = self.attack_inputs(batch, rng, reference)
         return self.attacked(model, inputs, attack, batch.progress)
+
+    def attack_inputs(self, batch: TrainingBatch, rng: CounterRNG, reference: Tensor | None = None) -> AttackInputs:
+        """Return a batch as the inputs of the inner attack, with the label smoothing of the criterion."""
+        return batch.attack_inputs(rng, reference, self.criterion.attack_smoothing)
 
     def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
         """Run the inner attack at a fraction of training, on the scaled model: adversarial images by name."""

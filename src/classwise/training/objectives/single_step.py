@@ -123,7 +123,10 @@ class NuclearNorm(_Growing):
         """Compute ``x'`` by the inner attack."""
         assert isinstance(attack, Ascent)
         model = self.criterion.scaled(model, settings)
-        inputs, clean = batch.attack_inputs(rng), clean_logits(model, batch)
+        inputs, clean = (
+            self.attack_inputs(batch, rng),
+            clean_logits(model, batch),
+        )
         weight = self.weight(batch, settings) * remembered(batch, "attack_norm")
         state = attack.start(model, inputs)
         state["x"] = batch.threat.project(batch.x + batch.threat.radius(batch.x) / 2 * signs(batch, rng), batch.x)
@@ -241,7 +244,11 @@ class PriorGuided(_SingleStep):
         model = self.criterion.scaled(model, settings)
         saved, momenta, resets = (remembered(batch, name) for name in ("perturbation", "momentum", "resets"))
         assert batch.memory_rows is not None
-        rows, x, inputs = batch.memory_rows, batch.x, batch.attack_inputs(rng)
+        rows, x, inputs = (
+            batch.memory_rows,
+            batch.x,
+            self.attack_inputs(batch, rng),
+        )
         reset = rng.epoch // self.reset_epochs + 1
         due = (resets[rows] < reset).view(-1, *[1] * (x.ndim - 1))
         unit = torch.where(due, signs(batch, rng.at(reset)), saved[rows].to(x.dtype))
@@ -325,7 +332,11 @@ class LabelInformation(_Growing):
     ) -> dict[str, Tensor]:
         """Compute s (``"start"``) and x' (``"robust"``)."""
         model = self.criterion.scaled(model, settings)
-        inputs, x, shape = batch.attack_inputs(rng), batch.x, tuple(batch.x.shape[1:])
+        inputs, x, shape = (
+            self.attack_inputs(batch, rng),
+            batch.x,
+            tuple(batch.x.shape[1:]),
+        )
         low, high = self.noise
         share = low + (high - low) * rng.child("share").uniform(batch.index, (1,) * len(shape))
         replaced = rng.child("replaced").uniform(batch.index, shape) < share

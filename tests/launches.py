@@ -14,6 +14,7 @@ ATTACKS: dict[str, dict[str, int]] = {
     "apgd-ce": {"Linf": 88, "L2": 466, "L1": 672, "recolour": 127},
     "apgd-dlr": {"Linf": 122, "L2": 500, "L1": 706, "recolour": 161},
     "apgd-t": {"Linf": 117, "L2": 495, "L1": 701, "recolour": 156},
+    "cr": {"Linf": 189},
     "cw": {"Linf": 164},
     "cw-l2": {"L2": 148},
     "fab": {"Linf": 285, "L2": 284},

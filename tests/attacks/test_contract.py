@@ -45,6 +45,7 @@ SHORT = {
     "apgd-ce": "apgd-ce:steps=12",
     "apgd-dlr": "apgd-dlr:steps=12",
     "apgd-t": "apgd-t:steps=12",
+    "cr": "cr:steps=40,restarts=2",
     "md": "md:steps=12",
     "nattack": "nattack:steps=12,samples=20",
     "pma": "pma:steps=12",

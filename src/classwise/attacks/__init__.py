@@ -15,6 +15,7 @@ ATTACKS: Registry[Attack] = Registry(
         "apgd-ce": "classwise.attacks.gradient.apgd:APGD",
         "apgd-dlr": "classwise.attacks.gradient.apgd:APGDDLR",
         "apgd-t": "classwise.attacks.gradient.apgd:APGDT",
+        "cr": "classwise.attacks.gradient.relaxation:ConstraintRelaxation",
         "cw": "classwise.attacks.minimal.cw:CarliniWagnerLinf",
         "cw-l2": "classwise.attacks.minimal.cw:CarliniWagnerL2",
         "fab": "classwise.attacks.minimal.fab:FAB",

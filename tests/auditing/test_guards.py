@@ -24,6 +24,7 @@ from classwise.attacks.engine import AttackInputs
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.apgd import APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD, Ascent
+from classwise.auditing.criteria.policy import Policy
 from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.guards.budget import GUARDS, run_guards
@@ -35,6 +36,7 @@ from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_folder import guards_in
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.merging import shard_folder
+from classwise.auditing.run.requirements import lacking_guards
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
 from classwise.core.compute.precision import EXACT
@@ -51,6 +53,7 @@ from classwise.stats.counts import IntArray
 from classwise.threat.ball import large_radius_text
 from tests.auditing import toys
 from tests.auditing.gradientless import RandomSearch
+from tests.auditing.test_criteria import written
 from tests.auditing.test_guard_budget import evidence_of
 from tests.auditing.test_guard_budget import mislabelled as every_fourth
 from tests.auditing.test_shards import streamed
@@ -446,6 +449,25 @@ def test_gradients_may_mislead_in_one_class_only() -> None:
 def test_a_model_that_rounds_its_inputs_has_no_gradient_and_is_vulnerable_to_a_search() -> None:
     names = names_of(model=Wrapped(quantised), threat="Linf:0.05")
     assert {"zero-gradients", "misleading-gradients", "no-black-box"} <= names
+
+
+def rippled(x: Tensor) -> Tensor:
+    """Small waves on each pixel, which turn half of the gradients round and change no value by more than 0.015."""
+    return x + 0.015 * torch.sin(200 * x)
+
+
+@pytest.mark.slow
+def test_constraint_relaxation_alone_is_no_verdict_on_masked_gradients(tmp_path: Path) -> None:
+    """A search succeeds on many images that it misses; no policy with the default guards accepts it."""
+    policy = Policy.read(written(tmp_path / "policy.yaml", attacks=["cr:restarts=1"], guards="default"))
+    masked = run(model=Wrapped(rippled), threat="Linf:0.04", attacks=["cr:restarts=1"])
+    assert {"no-black-box", "random-noise"} <= {warning.name for warning in masked.warnings}
+    assert "The guard no-black-box has a warning." in lacking_guards(policy, masked.warnings, masked.guards)
+    both = run(model=Wrapped(rippled), threat="Linf:0.04", attacks=["cr:restarts=1", "square:steps=1000"], guards="off")
+    assert both.by_attack["overall"]["cr"] - both.by_attack["overall"]["all"] > 0.15
+    data = Images(sound().x, sound().y, sound().class_names, "toy", "test")
+    plain = run(attacks=["cr:restarts=1"], data=data)
+    assert lacking_guards(policy, plain.warnings, plain.guards) == []
 
 
 def test_every_warning_is_one_sentence_with_a_number() -> None:

@@ -40,6 +40,8 @@ VARIANTS = (
     "fab:restarts=2,steps=10",
     "fab-t:restarts=2,steps=10,targets=2",
     "cw:fast=true,steps=20,learning_rate=0.05,decrease_factor=0.5",
+    "transfer:combine=union",
+    "transfer:combine=mean",
 )
 SHORT = {
     "apgd-ce": "apgd-ce:steps=12",
@@ -71,6 +73,12 @@ def named(name: str, classes: int = 3) -> Attack:
         return ExternalAttack(attack=darken)
     if name == "transfer":
         return Transfer(surrogate=Small(classes), attack=PGD(steps=5, restarts=2))
+    if name.startswith("transfer:"):
+        other = Small(classes).requires_grad_(False)
+        other.convolution.weight.mul_(0.9)
+        inner = PGD(steps=5, objective="kl", random_init="normal")
+        mean = name.endswith("mean")
+        return Transfer(surrogate=(Small(classes), other), attack=inner, combine="mean" if mean else "union")
     return make(ATTACKS, SHORT.get(name, name))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
-from classwise.attacks.engine import Engine, Job
+from classwise.attacks.engine import Engine, Finished, Job
 from classwise.attacks.gradient.ascent import PGD, PGDT
 from classwise.attacks.gradient.momentum import MIFGSM
 from classwise.auditing.run.audit import audit
@@ -22,6 +23,7 @@ from classwise.models.loading.loader import load_model
 from classwise.threat.ball import Threat
 from tests.refusals import check_refused
 
+from .blocks import joined
 from .models import Linear, Small, images, labelled
 
 INNER = (MIFGSM(), PGD(objective="kl", random_init="normal"), PGDT(steps=3, targets=1))
@@ -53,6 +55,56 @@ def test_on_itself_it_is_the_attack() -> None:
     model, x, y = labelled(Small(3).eval(), images(32))
     fooled = model(cw.attack(model, x, y, Transfer(surrogate=model, attack=PGD()), threat="Linf:0.1")).argmax(1) != y
     assert torch.equal(fooled, model(cw.attack(model, x, y, PGD(), threat="Linf:0.1", early_stop=False)).argmax(1) != y)
+
+
+def blocks_of(model: torch.nn.Module, attack: Attack, x: torch.Tensor, y: torch.Tensor) -> Finished:
+    return joined(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.1), [Job(torch.arange(len(x)), x, y)]))
+
+
+@pytest.mark.parametrize("inner", [PGD(restarts=2), PGDT(steps=3, targets=9), MIFGSM()], ids=str)
+def test_the_union_has_the_images_of_each_surrogate_in_turn(inner: Attack) -> None:
+    """Bit for bit those of each surrogate alone; an image costs the verdicts up to its first success."""
+    model, x, y = labelled(Small(3).eval(), 0.3 + 0.4 * images(64))
+    surrogates = Linear(3, side=4, seed=2), Linear(3, side=4, seed=4)
+    alone = [blocks_of(model, Transfer(surrogate=one, attack=inner), x, y) for one in surrogates]
+    union = blocks_of(model, Transfer(surrogate=surrogates, attack=inner), x, y)
+    assert torch.equal(union.success, alone[0].success | alone[1].success)
+    assert all(bool((union.success & ~each.success).any()) for each in alone)
+    first = alone[0].success.view(-1, 1, 1, 1)
+    assert torch.equal(union.x[union.success], torch.where(first, alone[0].x, alone[1].x)[union.success])
+    taken = alone[0].forwards + torch.where(alone[0].success, 0, alone[1].forwards - 1)  # one pass gives the classes
+    assert torch.equal(union.forwards, taken)
+
+
+def test_the_mean_of_linear_surrogates_is_that_of_their_weights() -> None:
+    """Against a loop of sign steps on the cross-entropy of the mean logits."""
+    model, x, y = labelled(Small(3).eval(), images(32))
+    first, second = (Linear(3, side=4, seed=seed) for seed in (1, 2))
+    attack = Transfer(surrogate=(first, second), combine="mean", attack=MIFGSM(steps=6, step_size=0.02, decay=0))
+    weight, bias = (
+        (one + other).detach() / 2 for one, other in zip(first.parameters(), second.parameters(), strict=True)
+    )
+    point = x
+    for _ in range(6):
+        probability = (point.flatten(1) @ weight.T + bias).softmax(1)
+        gradient = (probability - torch.nn.functional.one_hot(y, 3)) @ weight  # of the cross-entropy
+        step = point + 0.02 * gradient.sign().view_as(x)
+        point = torch.minimum(torch.maximum(step, x - 0.1), x + 0.1).clamp(0, 1)
+    assert torch.allclose(blocks_of(model, attack, x, y).x, point, atol=1e-6)
+    alone = blocks_of(model, Transfer(surrogate=first, attack=attack.attack), x, y).x
+    assert float((alone - point).abs().max()) > 0.05
+    assert attack.starts_for(3) == 1
+
+
+def test_clean_logits_are_those_of_the_surrogates() -> None:
+    """For losses that compare with them: the divergence from other logits would have another gradient."""
+    model, x, y = labelled(Small(3).eval(), images(32))
+    first, second = (Linear(3, side=4, seed=seed) for seed in (1, 2))
+    mean = Linear(3, side=4)
+    mean.load_state_dict({name: (value + second.state_dict()[name]) / 2 for name, value in first.state_dict().items()})
+    inner = PGD(objective="kl")
+    found = blocks_of(model, Transfer(surrogate=(first, second), combine="mean", attack=inner), x, y)
+    assert torch.allclose(found.x, blocks_of(model, Transfer(surrogate=mean, attack=inner), x, y).x, atol=1e-6)
 
 
 def test_the_surrogate_is_left_as_it_was() -> None:
@@ -103,15 +155,34 @@ def test_a_recorded_spec_builds_the_same_attack_and_refuses_another_surrogate(tm
     check_refused(f"have the fingerprint .*, and surrogate_hash is {spec['surrogate_hash']}", make, ATTACKS, spec)
 
 
+def test_a_spec_names_several_surrogates_and_their_hashes(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for path in paths:
+        save_weights(path, load_model("lenet", num_classes=3, in_channels=1))
+    both = "+".join(map(str, paths))
+    attack = make(ATTACKS, f"transfer:surrogate={both},combine=mean,attack=pgd")
+    assert attack == Transfer(surrogate=tuple(map(str, paths)), combine="mean", attack=PGD())
+    spec = describe(ATTACKS, attack)
+    assert spec["surrogate_hash"] == "+".join(fingerprint(load_model(path))[:12] for path in paths)
+    assert describe(ATTACKS, make(ATTACKS, spec)) == spec
+    json.dumps(spec)
+    assert "combine" not in describe(ATTACKS, Transfer(surrogate=str(paths[0])))
+    first, second = spec["surrogate_hash"].split("+")
+    check_refused("1 hashes for 2 surrogates", make, ATTACKS, spec | {"surrogate_hash": first})
+    swapped = f"the surrogate {paths[0]} have the fingerprint {first}, and surrogate_hash is {second}"
+    check_refused(swapped, make, ATTACKS, spec | {"surrogate_hash": f"{second}+{first}"})
+
+
 @pytest.mark.parametrize(
     ("surrogate", "message"),
     [
         ("", "no surrogate; set one, such as"),
         (Linear(4, side=4), "surrogate Linear has 4 classes and the model 3"),
+        ((Linear(3, side=4), Linear(4, side=4)), "surrogate Linear has 4 classes and the model 3"),
         (Linear(3, channels=1, side=4), r"surrogate Linear does not accept images of shape \(2, 4, 4\)"),
     ],
 )
-def test_a_surrogate_that_does_not_fit(surrogate: str | torch.nn.Module, message: str) -> None:
+def test_a_surrogate_that_does_not_fit(surrogate: Any, message: str) -> None:
     model, x = Small(3).eval(), images(4)
     check_refused(message, cw.attack, model, x, model(x).argmax(1), Transfer(surrogate=surrogate), threat="Linf:0.1")
 

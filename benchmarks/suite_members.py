@@ -1,6 +1,6 @@
 """Successes for equal passes: the members of the suite ``fast``, constraint relaxation, and suites with and without it.
 
-Every attack runs on all correctly classified images of each checkpoint, in float32. In a suite, an image takes the
+Every attack runs on all correctly classified images of each checkpoint. In a suite, an image takes the
 passes of its attacks in their order, up to the first success, as in a cascade.
 
 Environment variables: ``CLASSWISE_DATA`` is the data folder, ``IMAGES`` the number of test images (500), ``MODEL`` one
@@ -22,10 +22,12 @@ from benchmarks.measurements import CHECKPOINTS, KEEP, MODELS
 from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
+from classwise.core.compute.precision import fastest
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data import load_data
 from classwise.models import load_model
+from classwise.models.base import device_of
 from classwise.threat.ball import Threat
 
 MEMBERS = ("apgd-ce", "pma", "apgd-t", "cr")
@@ -48,24 +50,25 @@ def results(name: str, count: int, attacks: Sequence[str]) -> dict[str, Result]:
         ClasswiseError: if the data set is not in the data folder.
     """
     data = load_data(MODELS[name].data, split="test", subset=count, download=False)
-    engine = Engine(load_model(CHECKPOINTS / f"{name}.safetensors").eval(), batch_size=BATCH)
+    model = load_model(CHECKPOINTS / f"{name}.safetensors").eval()
+    engine = Engine(model, precision=fastest(device_of(model)), batch_size=BATCH)
     logits = torch.cat(list(engine.predict(batch.x for batch in data.batches(BATCH))))
-    batch = data.batch((logits.argmax(1).cpu() == data.y).nonzero().squeeze(1))
-    found = {}
-    for attack in attacks:
-        path = KEEP / f"members-{name}-{attack}-{count}.npz"
-        if path.exists():
-            found[attack] = Result(**np.load(path))
-            continue
-        job = Job(batch.index, batch.x, batch.y)
-        blocks = list(engine.attack(make(ATTACKS, attack), Threat("Linf", MODELS[name].linf), [job]))
-        order = torch.cat([block.row for block in blocks]).argsort()
-        success = torch.cat([block.success for block in blocks])[order]
-        passes = torch.cat([block.forwards + block.backwards for block in blocks])[order]
-        found[attack] = Result(success.numpy(), passes.numpy())
-        KEEP.mkdir(parents=True, exist_ok=True)
-        np.savez(path, **found[attack]._asdict())
-    return found
+    correct = (logits.argmax(1).cpu() == data.y).nonzero().squeeze(1)
+    parts: dict[str, list[Result]] = {attack: [] for attack in attacks}
+    for place, rows in enumerate(torch.split(correct, BATCH)):
+        batch = data.batch(rows)
+        for attack, of_blocks in parts.items():
+            path = KEEP / f"members-{name}-{attack}-{count}-{place}.npz"
+            if not path.exists():
+                job, threat = Job(batch.index, batch.x, batch.y), Threat("Linf", MODELS[name].linf)
+                blocks = list(engine.attack(make(ATTACKS, attack), threat, [job]))
+                order = torch.cat([block.row for block in blocks]).argsort()
+                success = torch.cat([block.success for block in blocks])[order]
+                passes = torch.cat([block.forwards + block.backwards for block in blocks])[order]
+                KEEP.mkdir(parents=True, exist_ok=True)
+                np.savez(path, success=success.numpy(), passes=passes.numpy())
+            of_blocks.append(Result(**np.load(path)))
+    return {attack: Result(*map(np.concatenate, zip(*found, strict=True))) for attack, found in parts.items()}
 
 
 def cascade(parts: Sequence[Result]) -> Result:

@@ -80,9 +80,9 @@ def _check_alike(one: tuple[str, Curve], other: tuple[str, Curve]) -> None:
         ClasswiseError: if they are not.
     """
     (name, first), (other_name, second) = one, other
-    frames = [curve.frame.sort_values("index")[["index", "label"]].to_numpy() for curve in (first, second)]
+    rows, others = (curve.frame.sort_values("index")[["index", "label"]].to_numpy() for curve in (first, second))
     differences = {
-        "images": not np.array_equal(*frames) or first.meta.data_hash != second.meta.data_hash,
+        "images": not np.array_equal(rows, others) or first.meta.data_hash != second.meta.data_hash,
         "models": first.meta.model_hash != second.meta.model_hash,
         "threats": (first.meta.threat, first.highest) != (second.meta.threat, second.highest),
     }

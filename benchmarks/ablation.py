@@ -92,7 +92,7 @@ NOTES = """
 - {data}, a class-balanced subset of {train:,} training images (10 % of them for validation), quarter-width
   PreActResNet-18, {threat}, batch 64, bfloat16, {epochs} epochs. **One schedule for all rows**: one-cycle with a peak
   of 0.1 after 40 % of training, the budget `short`. Inner and validation attack: PGD with 5 steps of half the radius.
-- All parts of [the former recipe](../reference/frontier.md#former-parts): TRADES with beta 5; AWP 0.005 after 5 % of
+- All parts of [the former recipe](../../reference/frontier.md#former-parts): TRADES with beta 5; AWP 0.005 after 5 % of
   training; augmentation `idbh-weak`; after 60 %, DAFA's weights and radii with P of the averaged model; FAAL's weights
   with radius 0.1; EMA 0.99 after every step. FAAL acts from the first epoch here, not in a second stage of two
   epochs, so that all rows have one schedule.
@@ -146,4 +146,4 @@ def _differences(comparison: Comparison, title: str, pairs: list[tuple[str, str]
     return table(title, ["method", "seeds", "overall", "verdict", "worst class", "verdict"], rows)
 
 
-STUDY = Study("ablation", METHODS, SCALE, QUICK, page)
+STUDY = Study("ablation", METHODS, SCALE, QUICK, page, archived=True)

@@ -159,4 +159,4 @@ def _accuracies(under: Mapping[str, Comparison]) -> str:
     return table("Robust accuracy, percent", ["method", "seeds", "clean", *heads], rows)
 
 
-STUDY = Study("attack-signs", METHODS, SCALE, TRIAL, page)
+STUDY = Study("attack-signs", METHODS, SCALE, TRIAL, page, archived=True)

@@ -20,6 +20,7 @@ from classwise.stats.intervals import Estimate, clopper_pearson, lowest_interval
 from classwise.stats.paired import difference_of_minima, overall_difference
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ARCHIVE = RESULTS / "archive"
 PAGE = RESULTS / "named-class.md"
 MARK = "<!-- The tables below are written by: python -m benchmarks named-class -->"
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -109,7 +110,7 @@ def cases() -> list[Case]:
     found += _of_frame(full, "full width", {"pgd": "PGD-20", "apgd-ce": "APGD-CE"}, "apgd-t", "APGD-T", nested=True)
     found += _checkpoints()
     defences = {
-        name: _counted(RESULTS / "defences" / f"{name}.csv")
+        name: _counted(ARCHIVE / "defences" / f"{name}.csv")
         for name in ("autoattack", "seeds-apgd", "seeds", "classes")
     }
     stages = {"apgd-ce": "APGD-CE", "apgd-t": "APGD-CE, APGD-T"}
@@ -123,7 +124,7 @@ def cases() -> list[Case]:
         ("fashion-mnist", [f"{recipe}-{seed}" for recipe in ("at", "cfa-at") for seed in range(3)]),
     ):
         for name in names:
-            frame = _counted(RESULTS / folder / f"{name}.csv").assign(model=f"{folder} {name}")
+            frame = _counted(ARCHIVE / folder / f"{name}.csv").assign(model=f"{folder} {name}")
             both = {"pgd": "PGD-20", "pgd-margin": "margin PGD-20"}
             found += _of_frame(frame, "short trainings", both, "all", "default suite", nested=True)
     return found
@@ -166,7 +167,7 @@ def _counts(rows: pd.DataFrame, column: str) -> ClassCounts:
 def _checkpoints() -> list[Case]:
     """The checkpoints `cifar10-at` and `mnist-trades`, on 10,000 and on 1,000 test images."""
     suite, apgd = (_stages(RESULTS / "worst-class" / f"{name}.csv") for name in ("cifar10-at", "cifar10-at-apgd"))
-    margin = _counted(RESULTS / "cifar10" / "at.csv")["pgd-margin"]
+    margin = _counted(ARCHIVE / "cifar10" / "at.csv")["pgd-margin"]
     frame = pd.DataFrame({"model": "cifar10-at", "class": CIFAR10, "n": suite.sum(axis=1)})
     frame["pgd"], frame["both"] = frame["n"] - suite["clean"] - suite["first"], suite["robust"] + suite["rest"]
     frame["suite"], frame["margin"] = suite["robust"], margin

@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from benchmarks.comparison.methods import SHORT, TRAINING, Interpolated, LogitAdjusted, Method, Saved, Scale, Trained
 from benchmarks.studies import (
     ATTACKS,
@@ -35,7 +32,6 @@ from benchmarks.studies import (
 from benchmarks.tables import table
 from classwise.auditing.compare.comparison import Comparison
 from classwise.stats.intervals import Estimate
-from classwise.stats.ranks import ranks
 
 EPOCHS = 15
 _LATE: dict[str, Any] = {
@@ -139,10 +135,11 @@ DATA = {"cifar10": "CIFAR-10 stored as JPEG of quality 75"}
 
 
 def page(comparison: Comparison, scale: Scale, root: Path) -> str:
-    """The tables: accuracies, the effect of each class-wise part, and the agreement with smaller budgets.
+    """The tables: accuracies, and the effect of each class-wise part.
 
-    Accuracies and agreement are of the seeds that all methods have, so that rows differ in the method only.
+    Accuracies are of the seeds that all methods have, so that rows differ in the method only.
     """
+    comparison = _without_selected(comparison)
     common = of_common_seeds(comparison)
     seeds = sorted({seed_of(audit) for audits in common.audits.values() for audit in audits})
     costs = {name: [_cost(name, seed, root) for seed in seeds] for name in common.names}
@@ -159,21 +156,22 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
     )
     if len(comparison.names) >= 3:
         parts.append(f"![Worst-class against overall accuracy, with 95 % intervals](real-size/{FIGURE})\n")
-    note = f"{data}. Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"
     for suite, attacks in SHOWN_SUITES.items():
         if (other := STUDY.comparison(root, suite, recorded=scale is SCALE)) is not None:
             title = f"Robust accuracy under {attacks}, {_count(other):,} test images, percent"
             parts += [accuracy_table(other, title, {name: (name,) for name in other.names}, ("method",))]
-            parts += [
-                f"{section}\n{note}" for section in (_effects(other, attacks), _post_hoc(other, attacks)) if section
-            ]
-    absent = [method.name for method in METHODS if method.name not in comparison.names]
-    pairs = (_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison))
-    parts += [f"{section}\n{note}" for section in pairs if section]
-    parts += filter(None, [_by_seed(comparison, root, f"{data}. Intervals for new images.\n"), _agreement(common)])
-    if absent:
-        parts.append(f"Part of the study, and not run yet: {', '.join(absent)}.\n")
-    return "\n".join(parts)
+            parts += [_effects(other, attacks), _post_hoc(other, attacks)]
+    parts += [_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison)]
+    parts += [_by_seed(comparison, root)]
+    parts += ["Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"]
+    return "\n".join(filter(None, parts))
+
+
+def _without_selected(comparison: Comparison) -> Comparison:
+    """Without the selected weights of trainings whose last weights are there, too: their epochs differ."""
+    selected = {saved.of.name for saved in (*LAST, TRADES_LAST) if saved.name in comparison.names}
+    runs = {name: audits for name, audits in comparison.audits.items() if name not in selected}
+    return Comparison(runs, comparison.attack)
 
 
 def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def _hours(facts: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(f"{record['threads'] * record['seconds'] / 3600:.2f}" for record in facts if record)
 
 
-def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
+def _by_seed(comparison: Comparison, root: Path) -> str:
     """The accuracies of the single runs of methods with several seeds, with intervals for new images."""
     rows = []
     for name, audits in comparison.audits.items():
@@ -205,7 +203,7 @@ def _by_seed(comparison: Comparison, root: Path, note: str) -> str:
             hours = _hours([_cost(name, seed, root)])
             rows.append([name, f"{seed}", hours, clean, *values, str(row["worst_class"])])
     heads = ["method", "seed", "hours", "clean", "overall", "worst class", "lowest class"]
-    return f"{table('Methods with several seeds, each run, percent', heads, rows)}\n{note}" if rows else ""
+    return table("Methods with several seeds, each run, percent", heads, rows) if rows else ""
 
 
 def _count(comparison: Comparison) -> int:
@@ -254,38 +252,6 @@ def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, 
             rows.append([f"{first} minus {second}", "all" if seed is None else f"{seed}", *cells])
     heads = ["difference", "seed", "overall", "verdict", "worst class", "verdict"]
     return table(title, heads, rows) if rows else ""
-
-
-SMALLER = {
-    "AT": "AT",
-    "TRADES": "TRADES",
-    "DAFA": "DAFA",
-    "FAAL-0.5": "FAAL",
-    "CSR": "CSR",
-    "AT+adjusted": "AT+offset",
-    "TRADES+adjusted": "TRADES+offset",
-}
-"""The method of `defences.md` with 10,000 images, 12 epochs and a quarter of the width, by the method here."""
-
-
-def _agreement(comparison: Comparison) -> str:
-    """Rank correlation over methods with the results of the smaller budget."""
-    smaller = pd.read_csv(RESULTS / "defences" / "table.csv", index_col=0)
-    shared = [name for name, other in SMALLER.items() if name in comparison.names and other in smaller.index]
-    if len(shared) < 4:
-        return ""
-    rows = []
-    for measure, shown in (("overall", "overall"), ("worst", "worst class")):
-        there = smaller.loc[[SMALLER[name] for name in shared], measure].to_numpy(dtype=np.float64)
-        here = comparison.table.loc[shared, measure].to_numpy(dtype=np.float64)
-        rows.append([shown, f"{len(shared)}", f"{np.corrcoef(ranks(here), ranks(there))[0, 1]:.2f}"])
-    text = table(
-        "Agreement with a quarter of the width, 10,000 images, 12 epochs", ["accuracy", "methods", "Spearman"], rows
-    )
-    return (
-        f"{text}\nMethods: {', '.join(shared)}. The other accuracies are those of [defences.md](defences.md), where "
-        "methods are trained from random weights. So few methods have no interval.\n"
-    )
 
 
 STUDY = Study("real-size", METHODS, SCALE, TRIAL, page, seeds="0", records=True)

@@ -1,4 +1,4 @@
-"""Studies over several seeds: train, audit, and write ``docs/results/NAME.md`` with a CSV of counts per class.
+"""Studies over several seeds: train, audit, and write a page of results with a CSV of counts per class.
 
 A study is a list of methods of `benchmarks.comparison.methods` at one scale, and a page with the differences that
 answer its questions. Runs and audits are in a folder, runs/NAME or KEEP: finished ones are skipped, interrupted ones
@@ -27,6 +27,8 @@ from classwise.reporting.facts.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
+ARCHIVE = "archive"
+"""The folder of the pages of earlier studies, in `RESULTS`."""
 SUITE = "pgd"
 ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps,objective=margin",))}
 QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2,objective=margin",))}
@@ -66,8 +68,9 @@ class Study:
         quick: sizes of a trial, whose page is printed but not written.
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
         seeds: default of SEEDS, comma-separated.
-        records: save the predictions of each audit, without scores, as an audit in ``docs/results/NAME``, a page that
+        records: save the predictions of each audit, without scores, as an audit in a folder beside the page, a page that
             compares them, and a figure. Later reports add those whose runs are elsewhere.
+        archived: write the page and the counts into ``docs/results/archive``.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Study:
     page: Callable[[Comparison, Scale, Path], str]
     seeds: str = SEEDS
     records: bool = False
+    archived: bool = False
 
     def scale_of(self, *, quick: bool) -> Scale:
         return self.quick if quick else self.scale
@@ -87,7 +91,7 @@ class Study:
         return self.report(quick=quick)
 
     def report(self, *, quick: bool) -> str:
-        """Create the page of the finished runs; unless quick, write it and the counts to ``docs/results``."""
+        """Create the page of the finished runs; unless quick, write it and the counts to `folder`."""
         root = self.root(quick)
         if self.records and not quick:
             self._record(root)
@@ -97,14 +101,20 @@ class Study:
         text = self.page(comparison, self.scale_of(quick=quick), root)
         text = text.replace("\n\n", f"\n\n{self._missing(comparison)}", 1)
         if not quick:
-            page = RESULTS / f"{self.name}.md"
+            page = self.folder / f"{self.name}.md"
+            page.parent.mkdir(parents=True, exist_ok=True)
             page.write_text(f"{self._head(page)}{text}", encoding="utf-8")
-            write_csv(RESULTS / f"{self.name}.csv", counts_by_class(comparison))
+            write_csv(self.folder / f"{self.name}.csv", counts_by_class(comparison))
             if self.records:
                 shown = of_common_seeds(comparison)
                 if (drawing := accuracy_points(shown)) is not None:
-                    drawing.save(RESULTS / self.name / FIGURE)
+                    drawing.save(self.folder / self.name / FIGURE)
         return text
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the page, of the counts and of the recorded audits."""
+        return RESULTS / ARCHIVE if self.archived else RESULTS
 
     @property
     def mark(self) -> str:
@@ -139,7 +149,7 @@ class Study:
             suite: name of the attacks.
             recorded: include the recorded audits, also those whose runs are elsewhere.
         """
-        bases = (root, RESULTS / self.name) if recorded else (root,)
+        bases = (root, self.folder / self.name) if recorded else (root,)
         audits: dict[str, tuple[Audit, ...]] = {}
         for method in self.methods:
             if each := tuple(Audit.load(folder) for folder in audit_folders(bases, method.name, suite)):
@@ -151,7 +161,7 @@ class Study:
         for suite in self.scale.suites:
             for method in self.methods:
                 for source in audit_folders((root,), method.name, suite):
-                    target = RESULTS / self.name / source.relative_to(source.parents[3])
+                    target = self.folder / self.name / source.relative_to(source.parents[3])
                     if not target.exists():
                         predictions_only(Audit.load(source), root).save(target)
                     training = source.parents[1] / TRAINING

@@ -154,4 +154,4 @@ def _named(found: Comparison) -> str:
     )
 
 
-STUDY = Study("symmetry", METHODS, SCALE, QUICK, page)
+STUDY = Study("symmetry", METHODS, SCALE, QUICK, page, archived=True)

@@ -191,4 +191,4 @@ def _admitted(root: Path) -> str:
     return table("Epochs that FAWA admitted, by seed", header, rows)
 
 
-STUDY = Study("training-length", tuple(_methods()), SCALE, QUICK, page)
+STUDY = Study("training-length", tuple(_methods()), SCALE, QUICK, page, archived=True)

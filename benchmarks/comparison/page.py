@@ -29,7 +29,7 @@ from classwise.stats.metrics.discrepancy import mcd_estimate
 from classwise.stats.metrics.lowest import worst20_estimate
 from classwise.stats.metrics.variance import cv_estimate
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "archive"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
 
 
@@ -42,7 +42,7 @@ NOTES = """
   after {warm} shared epochs of AT or TRADES. FRL has 100 validation images per class here, not 300; CSR's first
   epoch there is plain TRADES, in which confusions are counted.
 - Equal epochs are not equal passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 % more,
-  of FAT the same ([counted](methods.md)).
+  of FAT the same ([counted](../methods.md)).
 - A recipe `NAME-short` is the recipe `NAME` with `--budget short`.
 - frontier: the former recipe of this name. 10 epochs of TRADES with beta 5, AWP, the augmentation `idbh-weak`, EMA
   after every step and DAFA after 6 epochs; 2 of the same with FAAL of radius 0.1 in place of DAFA; and
@@ -61,7 +61,7 @@ BASELINES = ("AT", "TRADES")
 
 
 def report(*, quick: bool) -> str:
-    """Create the page of the finished runs; unless quick, write it to ``docs/results``."""
+    """Create the page of the finished runs; unless quick, write it to `RESULTS`."""
     root, folder = root_folder(quick), RESULTS / "defences"
     comparisons = {suite: _comparison(root, suite) for suite in SUITES}
     if comparisons["pgd"] is None:

@@ -68,8 +68,8 @@ class Study:
         quick: sizes of a trial, whose page is printed but not written.
         page: the Markdown page of a comparison, from its scale and the folder of the runs.
         seeds: default of SEEDS, comma-separated.
-        records: save the predictions of each audit, without scores, as an audit in a folder beside the page, a page that
-            compares them, and a figure. Later reports add those whose runs are elsewhere.
+        records: save the predictions of each audit, without scores, as an audit in a folder beside the page, a page
+            that compares them, and a figure. Later reports add those whose runs are elsewhere.
         archived: write the page and the counts into ``docs/results/archive``.
     """
 

@@ -62,7 +62,8 @@ def cells(page: Path, heading: str = "") -> list[list[str]]:
 
 def test_the_page_of_methods_repeats_the_printed_and_the_measured_numbers() -> None:
     text = (REFERENCE / "methods.md").read_text(encoding="utf-8")
-    compared = cells(ROOT / "docs/results/archive/defences.md", "### Each method minus AT, in points, on the same images")
+    page = ROOT / "docs/results/archive/defences.md"
+    compared = cells(page, "### Each method minus AT, in points, on the same images")
     for name, overall, _, worst, *_ in compared[2:]:
         assert f" {name}: {overall.split()[0]}, {worst.split()[0]}" in text
     named = {row[0].strip("`"): row[1] for row in cells(REFERENCE / "methods.md") if len(row) == 3}
@@ -89,7 +90,7 @@ def test_every_corruption_is_described() -> None:
     assert re.findall(r"`(\w+)`", listed) == list(CORRUPTIONS)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+@pytest.mark.parametrize("document", [*DOCUMENTS, *sorted(RESULTS.rglob("*.md"))], ids=name_of)
 def test_links_have_targets(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
         found = (document.parent / target).resolve()

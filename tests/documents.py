@@ -12,7 +12,7 @@ TUTORIALS = sorted(path for path in (DOCS / "tutorials").glob("*.md") if path.st
 NOTEBOOKS = sorted(path for path in (DOCS / "notebooks").glob("*.md") if path.stem != "index")
 DOCUMENTS = [
     ROOT / "README.md",
-    *(path for path in sorted(DOCS.rglob("*.md")) if "results" not in path.parts and path not in NOTEBOOKS),
+    *(path for path in sorted(DOCS.rglob("*.md")) if DOCS / "results" not in path.parents and path not in NOTEBOOKS),
 ]
 """README and the documents of the site, except results, which programs write, and notebooks, which its build runs."""
 

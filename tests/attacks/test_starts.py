@@ -104,9 +104,9 @@ def test_every_start_is_alive_in_the_other_norms(name: str, classes: int) -> Non
 
 def live_start(attack: Attack, model: nn.Module, inputs: AttackInputs) -> None:
     """See that every row has a gradient at its first point, or that its logits change from query to query."""
-    watched = Watched(attack.model if isinstance(attack, Transfer) else model)
+    watched = Watched(attack.models[0] if isinstance(attack, Transfer) else model)
     if isinstance(attack, Transfer):
-        object.__setattr__(attack, "_forward", watched)  # the surrogate's passes are those that matter
+        object.__setattr__(attack, "_forwards", [watched])  # the surrogate's passes are those that matter
     state = attack.start(watched, inputs)
     assert not state["done"].any()
     state = attack.step(watched, inputs, state)

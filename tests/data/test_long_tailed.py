@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 import classwise as cw
 from classwise.data import Images, load_data, long_tailed, named_set
@@ -94,11 +95,10 @@ def test_a_recipe_trains_on_a_long_tail_of_its_subset(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_images(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
     for label in ("ant", "bee", "cat"):
         (tmp_path / "train" / label).mkdir(parents=True)
         for number in range(8):
-            image.new("L", (4, 4), number).save(tmp_path / "train" / label / f"{number}.png")
+            Image.new("L", (4, 4), number).save(tmp_path / "train" / label / f"{number}.png")
     tail = training_images(Recipe.read("at", {"data.name": str(tmp_path), "data.imbalance": 4}).data)
     assert tail.class_counts().tolist() == [8, 4, 2]
     assert tail.image_names is not None

@@ -167,6 +167,7 @@ def test_rates_are_those_of_the_network_that_is_trained(monkeypatch: pytest.Monk
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 1000))
 
     monkeypatch.setattr("classwise.papers.networks.build_model", narrow)
+    monkeypatch.setattr("classwise.papers.cost._NETWORKS", {})
     assert passes_per_second(Recipe.read("at", {"model.name": "resnet50", "batch_size": 1}), "imagenet") > 0
     assert built[0]["stem"] == "7x7"
 

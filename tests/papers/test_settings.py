@@ -44,6 +44,7 @@ NOT_COMPARED = {
     "data.subset",  # the scale has the numbers of images
     "data.subset_seed",
     "data.options",
+    "data.imbalance",  # no paper of the catalogue has long-tailed data
     "model.options",
     "model.weights",  # as the training that is declared as start
     "model.normalization",  # decided by the weights

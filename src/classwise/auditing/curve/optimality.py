@@ -9,9 +9,11 @@ import pandas as pd
 
 from classwise.auditing.curve.result import OVERALL, Curve
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.arguments import checked
 from classwise.stats.counts import FloatArray
 
 
+@checked
 def optimality(curves: Mapping[str, Curve]) -> pd.DataFrame:
     """Compute the local optimality of attacks on one model, by class.
 

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from PIL import Image
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
 from classwise.core.settings.config import describe, make
@@ -149,6 +150,24 @@ def test_what_to_cite(classwise: Classwise) -> None:
     assert classwise("cite", "sgd").out.startswith("% sgd: no paper")
     assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
     said = classwise("cite", "cfa-att")
+    assert (said.status, said.err.count("\n")) == (2, 1)
+
+
+def test_what_to_cite_for_a_file_and_a_run(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("extends: cfa-at\nname: mine\nupdate: awp\n")
+    said = classwise("cite", "mine.yaml")
+    comment, rest = said.out.split("\n", 1)
+    assert comment == "% mine: Based on cfa-at, with other settings"
+    assert rest.count("@inproceedings{") == 3
+    Path("mine.yaml").write_text("extends: cfa-at\nname: mine\ndescription: Mine.\nsource: a@b.org,\n")
+    assert classwise("cite", "mine.yaml").out.startswith("% mine: Mine. ab.org,\n@inproceedings{")
+    Path("run").mkdir()
+    Path("run/recipe.yaml").write_text(cw.Recipe.read("standard").yaml())
+    assert classwise("cite", "run").out.startswith("% standard: Standard training")
+    said = classwise("cite", "missing.yaml")
     assert (said.status, said.err.count("\n")) == (2, 1)
 
 

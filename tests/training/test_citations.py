@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from classwise.attacks import ATTACKS
+from classwise.core.files.storage import write_text
 from classwise.core.settings.bibliography import PAPERS, Paper, line_of
 from classwise.core.settings.config import make
 from classwise.core.settings.description import CHANGES, Described, summary
 from classwise.core.settings.registry import Registry
 from classwise.training.citations import PARTS, papers, sources
+from classwise.training.folder import Run
+from classwise.training.recipe import Recipe
 from classwise.training.recipe_files import recipe_names
 
 from ..refusals import refused
@@ -41,6 +45,41 @@ def test_the_papers_of_a_recipe_are_in_the_order_of_its_parts_without_duplicates
     assert keys("auto-beta")[-1] == "tian2021analysis"
     assert "wei2023cfa" in keys("frontier")
     assert keys("frontier")[:2] == ["madry2018towards", "dejorge2022make"]
+
+
+def save_run(folder: Path, recipe: Recipe) -> str:
+    folder.mkdir(parents=True)
+    write_text(Run(folder).recipe_file, recipe.yaml(), checksum=True)
+    return str(folder)
+
+
+def test_the_papers_of_a_run_are_those_of_its_own_parts(tmp_path: Path) -> None:
+    same = save_run(tmp_path / "same", Recipe.read("cfa-at", {"seed": 3}))
+    changes: dict[str, Any] = {"schedules": [], "averaging": "none", "update": "awp"}
+    other = save_run(tmp_path / "other", Recipe.read("cfa-at", changes))
+    assert keys(same) == keys("cfa-at") == ["madry2018towards", "wei2023cfa"]
+    assert keys(other) == ["madry2018towards", "wu2020adversarial"]
+    seeds = tmp_path / "seeds"
+    save_run(seeds / "seed-0", Recipe.read("trades"))
+    assert keys(str(seeds)) == keys("trades")
+
+
+def test_the_papers_of_a_file_are_those_of_its_own_parts(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: cfa-trades\nschedules: [dafa]\naveraging: none\n")
+    assert keys(str(file)) == ["zhang2019theoretically", "madry2018towards", "lee2024dafa"]
+
+
+def test_a_folder_without_a_run_and_a_missing_file_raise_errors(tmp_path: Path) -> None:
+    assert "contains no run" in refused(papers, str(tmp_path))
+    assert "does not exist" in refused(papers, str(tmp_path / "no.yaml"))
+
+
+def test_a_part_has_precedence_over_a_folder_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_run(tmp_path / "fab", Recipe.read("trades"))
+    assert keys("fab") == ["croce2020minimally"]
+    assert keys("./fab") == keys("trades")
 
 
 def test_attacks_and_suites_are_cited_too() -> None:

@@ -24,11 +24,55 @@ def test_every_recipe_of_the_package_is_complete(name: str) -> None:
     recipe = Recipe.read(name)
     assert recipe.name == name
     assert recipe.description.endswith(".")
+    assert not recipe.description.startswith("Based on"), "it is not that of the recipe that it extends"
     assert recipe.source
     complete = recipe.completed(recipe.parts.threat or Threat("Linf", 0.1))
     again = Recipe.read(yaml.safe_load(complete.yaml()))
     assert again == complete
     assert again.digest() == complete.digest()
+
+
+BASED = "Based on cfa-at, with other settings."
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        ({}, True),
+        ({"seed": 3, "data.name": "mnist", "data.subset": 100, "precision.dtype": "bfloat16"}, True),
+        ({"name": "mine", "checkpoint_epochs": [1]}, True),
+        ({"epochs": 200}, True),  # as before
+        ({"data.augment": "none"}, False),
+        ({"optimizer.lr": 0.05}, False),
+        ({"schedules": "[]"}, False),
+        ({"seed": 3, "model.width": 0.5}, False),
+    ],
+    ids=str,
+)
+def test_other_settings_do_not_have_the_description_and_the_source(overrides: dict[str, Any], kept: bool) -> None:
+    whole = Recipe.read("cfa-at")
+    for recipe in (Recipe.read("cfa-at", overrides), Recipe.read(whole, overrides)):
+        assert (recipe.description, recipe.source) == ((whole.description, whole.source) if kept else (BASED, ""))
+        assert Recipe.read(recipe, {"optimizer.lr": 0.01}).description == BASED.replace("cfa-at", recipe.name)
+
+
+def test_a_description_that_is_stated_is_kept() -> None:
+    recipe = Recipe.read("cfa-at", {"epochs": 7, "description": "Seven epochs.", "name": "seven"})
+    assert (recipe.description, recipe.source) == ("Seven epochs.", "")
+    nothing: dict[str, Any] = {"name": "mine", "objective": "at"}
+    assert Recipe.read(nothing, {"epochs": 7}).description == ""
+    short = Recipe.read("cfa-at", {"epochs": 7}, budget="short")
+    assert (short.name, short.description) == ("cfa-at-short", "Based on cfa-at-short, with other settings.")
+
+
+def test_a_recipe_that_extends_another_has_its_own_description_and_source(tmp_path: Path) -> None:
+    file, second = tmp_path / "mine.yaml", tmp_path / "second.yaml"
+    file.write_text("extends: cfa-at\nname: mine\nschedules: []\n")
+    recipe = Recipe.read(file)
+    assert (recipe.name, recipe.description, recipe.source) == ("mine", BASED, "")
+    second.write_text(f"extends: {file}\nsource: a note\n")
+    recipe = Recipe.read(second)
+    assert (recipe.description, recipe.source) == ("Based on mine, with other settings.", "a note")
 
 
 def test_recipes_have_the_settings_of_the_papers() -> None:

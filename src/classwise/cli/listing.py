@@ -12,7 +12,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA as DATA_PANEL
 from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
-from classwise.core.errors import ClasswiseError, printable
+from classwise.core.errors import ClasswiseError, one_line, printable
 from classwise.core.settings.description import summary
 
 if TYPE_CHECKING:
@@ -305,23 +305,34 @@ def recipes(
 
 def cite(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A recipe, a part of one such as awp or ccm, an attack, or a suite.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A recipe or its YAML file, a run folder, a part such as awp or ccm, an attack, or a suite.",
+        ),
     ],
     json: Json = False,
 ) -> None:
-    """Print the references of a method or an attack.
+    """Print the references of a method, a run or an attack as BibTeX.
+
+    A recipe of your own and a run begin with a comment: what the recipe is, or on which recipe it is based.
 
     \b
     Examples:
         classwise cite cfa-trades >> paper.bib
+        classwise cite runs/cfa
         classwise cite autoattack >> paper.bib
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.citations import papers
+    from classwise.training.citations import papers, recipe_of
+    from classwise.training.recipe_files import recipe_names
 
     found = papers(name)
     if json:
         console.show_json([dataclasses.asdict(paper) for paper in found])
         return
+    if name not in recipe_names() and (recipe := recipe_of(name)):
+        about = ". ".join(text.rstrip(".") for text in (recipe.description, recipe.source) if text)
+        typer.echo(one_line(f"% {recipe.name}: {about or 'no description'}".replace("@", "")))  # @ begins an entry
     if not found:
         typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
         return

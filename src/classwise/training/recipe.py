@@ -43,7 +43,7 @@ from classwise.training.averaging import Averager
 from classwise.training.classes.signals import ALWAYS, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
-from classwise.training.recipe_files import apply_budget, override, read_value, read_values, recipe_names, take_budgets
+from classwise.training.recipe_files import apply_budget, override_all, read_values, recipe_names, take_budgets
 from classwise.training.recipe_settings import (
     DataSettings,
     EpochNumbers,
@@ -300,7 +300,8 @@ class Recipe:
         Args:
             source: a recipe's name, a YAML file, a mapping or a `Recipe`.
             overrides: values by dotted field, such as ``{"optimizer.lr": 0.05}``; text is parsed as YAML. Applied
-                after the budget.
+                after the budget. Unless they change only the data, the seed or the precision, the description becomes
+                "Based on NAME, with other settings.", and the source is empty.
             budget: one of the recipe's budgets, such as ``"short"``; None for the full recipe.
 
         Raises:
@@ -316,8 +317,7 @@ class Recipe:
         budgets = take_budgets(values)
         if budget is not None:
             apply_budget(values, budget, budgets, Recipe)
-        for path, value in (overrides or {}).items():
-            override(values, path, read_value(path, value), Recipe)
+        override_all(values, overrides or {}, Recipe)
         recipe = recipe_from_values(values)
         if isinstance(source, Recipe) and recipe._text() == source._text():
             recipe = source

@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -53,6 +55,8 @@ def budgets_of(source: str) -> list[str]:
 def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     """Read the fields of a recipe, merged with those of the recipe that it extends.
 
+    The description and the source are its own (`derived`).
+
     Args:
         source: a recipe's name, or its YAML file.
         depth: the number of recipes that extend this one, directly or not.
@@ -77,11 +81,17 @@ def read_values(source: str, depth: int = 0) -> dict[str, Any]:
     if not isinstance(base, str):
         raise ClasswiseError(f"recipe {source!r}: extends = {base!r} must be the name of a recipe or a recipe file")
     merged = read_values(base, depth + 1)
+    derived(merged, str(merged.get("name", base)))
     for key, value in values.items():
         inherited = merged.get(key)
         both = isinstance(value, dict) and isinstance(inherited, dict)
         merged[key] = {**inherited, **value} if both and key in _MERGED else value  # type: ignore[dict-item]
     return merged
+
+
+def derived(values: dict[str, Any], base: str) -> None:
+    """Replace the description and the source of a recipe, which describe other settings than those of ``values``."""
+    values |= {"description": f"Based on {base}, with other settings.", "source": ""}
 
 
 _MERGED = ("data", "model", "precision", "budgets")
@@ -180,6 +190,45 @@ def override(values: dict[str, Any], path: str, value: Any, kind: type) -> None:
     else:
         node = values.get(head, default)
     values[head] = _put(node, rest, value, path)
+
+
+OF_A_RUN = re.compile(
+    r"(name|description|source|seed|precision|checkpoint_epochs|data\.(name|root|subset|subset_seed|imbalance|options))(\..*)?"
+)
+"""The dotted fields that are chosen for a run; all others are settings of the method."""
+
+
+def override_all(values: dict[str, Any], overrides: Mapping[str, Any], kind: type) -> None:
+    """Set dotted fields of a recipe, in order; if settings of the method change, the recipe is `derived`.
+
+    Args:
+        values: the fields, modified in place.
+        overrides: values by dotted field; text is parsed as YAML.
+        kind: the dataclass of recipes.
+
+    Raises:
+        ClasswiseError: if a field does not exist.
+    """
+    before = dict(values)
+    for path, value in overrides.items():
+        override(values, path, read_value(path, value), kind)
+    settings = [path for path in overrides if not OF_A_RUN.fullmatch(path)]
+    stated = before.get("description") or before.get("source")
+    if stated and any(_json_at(before, path) != _json_at(values, path) for path in settings):
+        texts = {key: values[key] for key in ("description", "source") if key in overrides}
+        derived(values, str(before.get("name", "custom")))
+        values |= texts
+
+
+def _json_at(values: Any, path: str) -> str:
+    """The value of a dotted field as JSON, in which lists and tuples are equal; that of None if it does not exist."""
+    for key in path.split("."):
+        if isinstance(values, Mapping):
+            values = values.get(key)
+        else:
+            listed = isinstance(values, list | tuple) and key.isdecimal() and int(key) < len(values)
+            values = values[int(key)] if listed else None
+    return json.dumps(values, default=str, skipkeys=True)
 
 
 def read_value(path: str, value: Any) -> Any:

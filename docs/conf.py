@@ -22,7 +22,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_design",
-    "tools.sphinx_reference",
+    "tools.sphinx_results",
 ]
 exclude_patterns = ["results/papers/results"]
 source_suffix = {".md": "myst-nb"}

@@ -1,26 +1,32 @@
-"""The texts that are generated for the documentation site, and the check of its links."""
+"""The generated texts of the reference pages, and the check of the links of the documentation site."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from tools import check_links, reference
-from tools.check_language import phrases
 
+import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES
 from classwise.auditing.outcomes.files import COLUMNS
 from classwise.data import DATA
 from classwise.models import MODELS
 from classwise.training import AVERAGERS, OBJECTIVES, SCHEDULES, UPDATES
+from classwise.training.classes.signals import MEASURED
 from classwise.training.recipe import all_recipes
 
-from .documents import DOCS
+WRITTEN = [
+    (name, text)
+    for page in sorted(reference.REFERENCE.glob("*.md"))
+    for name, text in reference.BLOCK.findall(page.read_text(encoding="utf-8"))
+]
+"""The generated texts that the pages contain, by name."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "names"),
     [
@@ -31,6 +37,7 @@ from .documents import DOCS
         ("losses", OBJECTIVES),
         ("schedule-table", SCHEDULES),
         ("update-table", [f"update: {name}" for name in UPDATES]),
+        ("signals", MEASURED),
         ("data-sets", DATA),
         ("data-set-files", DATA),
         ("models", MODELS),
@@ -39,15 +46,14 @@ from .documents import DOCS
         ("updates", UPDATES),
         ("averagers", AVERAGERS),
         ("columns", COLUMNS),
+        ("api", set(cw.__all__) - {"__version__"}),
         ("commands", ["classwise audit", "classwise worst-class"]),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_generated_text_has_every_name(page: str, names: Iterable[str]) -> None:
-    text = reference.PAGES[page]()
     for name in names:
-        assert f"`{name}" in text, name
-    assert list(phrases(Path(page), text)) == []
+        assert f"`{name}" in dict(WRITTEN)[page], name
 
 
 def test_every_column_has_a_description() -> None:
@@ -58,16 +64,41 @@ def test_every_column_has_a_description() -> None:
 
 
 def test_every_generated_text_is_on_a_page() -> None:
-    documents = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "reference").glob("*.md"))
-    assert [name for name in reference.PAGES if f"{{generated}} {name}\n" not in documents] == []
+    assert sorted(name for name, _ in WRITTEN) == sorted(reference.PAGES)
 
 
-def test_the_signatures_are_those_of_the_sources() -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_has_the_text_of_the_sources(name: str) -> None:
     """To write them again: ``python -m tools.reference --write``."""
-    found = reference.SIGNATURES.search(reference.BASE_CLASSES.read_text(encoding="utf-8"))
-    assert found is not None
-    assert found[0] == reference.signatures()
-    assert "def step(self, model: Forward, batch: TrainingBatch, points" in found[0]
+    assert dict(WRITTEN)[name] == reference.PAGES[name]()
+
+
+def test_generated_texts_are_replaced_in_their_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "PAGES", {"a-b": lambda: "new \\1\n\nlines", "c": lambda: "C"})
+    page = "# Page\n\n<!-- generated: a-b -->\n{}\n<!-- end -->\n\ntext\n\n<!-- generated: c -->\n{}\n<!-- end -->\n"
+    expected = page.format("new \\1\n\nlines", "C")
+    assert reference.written(page.format("old\n\nlines", "")) == expected == reference.written(expected)
+
+
+def test_the_signatures_have_methods_and_their_summaries() -> None:
+    assert "def step(self, model: Forward, batch: TrainingBatch, points" in dict(WRITTEN)["signatures"]
+
+
+def test_the_names_of_the_api_link_to_their_headings() -> None:
+    """With the anchors of GitHub and MyST: in lower case, the second of a name with ``-1``."""
+    headings = re.findall(
+        r"^#+ `?(\w[\w ]*)`?$", (reference.REFERENCE / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    slugs: list[str] = []
+    for heading in headings:
+        slug = heading.lower().replace(" ", "-")
+        slugs.append(slug if slug not in slugs else f"{slug}-1")
+    links = re.findall(
+        r"^\| \[`(\w+)`\]\(#([\w-]+)\) \|", dict(WRITTEN)["api"] + dict(WRITTEN)["api-maite"], re.MULTILINE
+    )
+    assert links == list(zip(headings[1:], slugs[1:], strict=True))
+    assert len(links) > 40
 
 
 def test_links_without_a_target_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,9 @@
 """Reference pages of the documentation, generated from the registered parts, the command line and the sources.
 
-Each function returns Markdown. `tools.sphinx_reference` inserts it into the pages while the site is built, so nothing
-that is generated is under version control, except the signatures of base classes, for readers of the repository.
+Each function returns Markdown, the text between the lines ``<!-- generated: NAME -->`` and ``<!-- end -->`` of a page.
 
     python -m tools.reference attacks      # print one of them
-    python -m tools.reference --write      # write the signatures into docs/reference/base-classes.md
+    python -m tools.reference --write      # write all of them into docs/reference/*.md
 """
 
 from __future__ import annotations
@@ -14,15 +13,19 @@ import contextlib
 import inspect
 import io
 import json
+import pkgutil
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
 
+import classwise
+import classwise.maite
 from classwise.attacks.base import Attack, AttackInputs
 from classwise.auditing.evaluation.evaluation import ATTACKS, OPTIONS, THREAT
 from classwise.auditing.outcomes import files as outcome_files
@@ -38,16 +41,33 @@ from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
-from classwise.training.classes.signals import ClassSettings
+from classwise.training.classes.signals import MEASURED, ClassSettings
 from classwise.training.criteria.base import Criterion
 from classwise.training.lr_schedules import MultiStep
 from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.recipe import Recipe, all_recipes
 from classwise.training.schedules.base import Classes, ClassSchedule
 
-BASE_CLASSES = Path(__file__).parents[1] / "docs/reference/base-classes.md"
-SIGNATURES = re.compile(r"(?<=<!-- generated: signatures -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-"""The place of `signatures` in `BASE_CLASSES`."""
+REFERENCE = Path(__file__).parents[1] / "docs/reference"
+BASE_CLASSES = (
+    "classwise.testing.assert_robust",
+    "classwise.attacks.autoattack.AutoAttack",
+    "classwise.attacks.external.ExternalAttack",
+    "classwise.attacks.gradient.ascent.Ascent",
+    "classwise.attacks.gradient.ascent.PGD",
+    "classwise.attacks.engine.AttackInputs",
+    "classwise.training.schedules.base.ClassSchedule",
+    "classwise.training.schedules.base.Classes",
+    "classwise.training.classes.signals.ClassSettings",
+    "classwise.training.objectives.base.Objective",
+    "classwise.training.objectives.base.Step",
+    "classwise.training.objectives.base.TrainingBatch",
+    "classwise.training.criteria.base.Criterion",
+    "classwise.training.loggers.base.Logger",
+)
+"""The names that docs/reference/base-classes.md documents."""
+BLOCK = re.compile(r"(?<=<!-- generated: )([\w-]+) -->\n(.*?)\n(?=<!-- end -->)", re.DOTALL)
+"""A generated text of a page: its name in `PAGES`, and the text."""
 
 
 def listed(*words: str) -> dict[str, Any]:
@@ -69,9 +89,9 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (names, ["---"] * len(names), *body))
 
 
-def sections(parts: Iterable[tuple[str, Iterable[str]]]) -> str:
+def sections(parts: Iterable[tuple[str, Iterable[str]]], level: int = 3) -> str:
     """A heading for each part, followed by its paragraphs; empty ones are omitted."""
-    return "\n\n".join("\n\n".join([f"## `{name}`", *filter(None, blocks)]) for name, blocks in parts)
+    return "\n\n".join("\n\n".join([f"{'#' * level} `{name}`", *filter(None, blocks)]) for name, blocks in parts)
 
 
 def attacks() -> str:
@@ -279,6 +299,11 @@ def schedule_table() -> str:
     return table(("schedule", "what it does", "changes", "reads", "example"), rows)
 
 
+def signals() -> str:
+    """Every signal that a class schedule or a weight averaging can read."""
+    return table(("signal", "meaning"), ((f"`{name}`", meaning) for name, meaning in MEASURED.items()))
+
+
 def update_table() -> str:
     """Every update and average of the weights: what it does, what it changes, and the passes of a step with PGD-10."""
     rows = []
@@ -308,14 +333,14 @@ def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
 
 def commands() -> str:
     """The whole help text of every command."""
-    return sections(_helps("classwise", typer.main.get_command(app)))
+    return sections(_helps("classwise", typer.main.get_command(app)), level=2)
 
 
 def _helps(name: str, command: Any) -> Iterator[tuple[str, list[str]]]:
     """The help texts of the commands of a group, and of those of its groups."""
     for word, member in getattr(command, "commands", {}).items():
         whole = f"{name} {word}"
-        with member.make_context(whole, [], resilient_parsing=True) as context:
+        with member.make_context(whole, [], resilient_parsing=True, terminal_width=80) as context:
             context.meta[HELP_ALL] = True
             yield whole, [f"```text\n{member.get_help(context).strip()}\n```"]
         yield from _helps(whole, member)
@@ -364,12 +389,52 @@ def metrics() -> str:
     return table(("metric", "definition", "computed from", "unit", "better"), rows)
 
 
+def api(module: ModuleType) -> str:
+    """The public names of a module: a table with links to their headings, then the documentation of each."""
+    names = [name for name in module.__all__ if not name.startswith("_")]
+    slugs = [name.lower() for name in names]
+    anchors = [slug + f"-{slugs[:at].count(slug)}" * (slug in slugs[:at]) for at, slug in enumerate(slugs)]
+    links = (f"[`{name}`](#{anchor})" for name, anchor in zip(names, anchors, strict=True))
+    return _documented([f"{module.__name__}.{name}" for name in names], links)
+
+
+def base_classes() -> str:
+    """The names of `BASE_CLASSES`: a table, then the documentation of each."""
+    return _documented(BASE_CLASSES, (f"`{path}`" for path in BASE_CLASSES))
+
+
+def _documented(paths: Sequence[str], cells: Iterable[str]) -> str:
+    """A table with a cell and the first sentence for each name, then a heading and its directive of autodoc."""
+    values = [pkgutil.resolve_name(path) for path in paths]
+    rows = [(cell, _code(_about(value))) for cell, value in zip(cells, values, strict=True)]
+    parts = [(path.rpartition(".")[2], [_directive(path, value)]) for path, value in zip(paths, values, strict=True)]
+    return f"{table(('name', 'what it is'), rows)}\n\n{sections(parts, level=2)}"
+
+
+def _about(value: object) -> str:
+    """The first sentence of a docstring."""
+    if isinstance(value, Registry):
+        return f"Every {value.kind} by its name."
+    return re.split(r"(?<=\.) ", summary(value), maxsplit=1)[0]
+
+
+def _directive(path: str, value: object) -> str:
+    """The directive of autodoc that documents a value; of a module its name."""
+    if inspect.ismodule(value):
+        return f"The module `{value.__name__}`."
+    if inspect.isclass(value):
+        kind, options = "autoclass", "   :members:\n"
+    else:
+        kind, options = ("autofunction", "") if callable(value) else ("autodata", "   :no-value:\n")
+    return f"```{{eval-rst}}\n.. {kind}:: {path}\n{options}```"
+
+
 def signatures() -> str:
     """The base classes of attacks and of parts of training: fields, signatures of methods, summaries."""
     attacks = (Attack, AttackInputs)
     losses = (Objective, TrainingBatch, Step, Criterion)
     classes = (*attacks, *losses, ClassSchedule, Classes, ClassSettings)
-    return "\n\n".join(f"### `{cls.__name__}`\n\n```py\n{_signature(cls)}\n```" for cls in classes)
+    return sections((cls.__name__, [f"```py\n{_signature(cls)}\n```"]) for cls in classes)
 
 
 def _signature(cls: type) -> str:
@@ -431,19 +496,29 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "criterion-table": lambda: summaries(CRITERIA, "loss"),
     "reduction-table": lambda: summaries(REDUCTIONS, "from the images' losses to one number"),
     "schedule-table": schedule_table,
+    "signals": signals,
     "update-table": update_table,
     "metrics": metrics,
     "commands": commands,
     "columns": columns,
-    "papers": papers,
+    "bibliography": papers,
+    "signatures": signatures,
+    "base-classes": base_classes,
+    "api": lambda: api(classwise),
+    "api-maite": lambda: api(classwise.maite),
 }
-"""The generated texts by name; the argument of the directive ``generated``."""
+"""The generated texts by name."""
+
+
+def written(page: str) -> str:
+    """A page with its generated texts, written again."""
+    return BLOCK.sub(lambda found: f"{found[1]} -->\n{PAGES[found[1]]()}\n", page)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        page = BASE_CLASSES.read_text(encoding="utf-8")
-        BASE_CLASSES.write_text(SIGNATURES.sub(lambda _: signatures(), page), encoding="utf-8")
+        for page in REFERENCE.glob("*.md"):
+            page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         for chosen in sys.argv[1:] or PAGES:
             if chosen not in PAGES:

@@ -231,7 +231,7 @@ class Trainer:
         return ClassSums(len(self.classes), self.reads, self.device)
 
     def _check(self) -> None:
-        for name in self.reads - MEASURED:
+        for name in self.reads - MEASURED.keys():
             raise unknown("signal", name, MEASURED)
         normalised = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.model.modules())
         if normalised and self.recipe.batch_size == self.processes.world_size:

@@ -56,38 +56,32 @@ class ClassSettings:
 
 
 Signals = Mapping[str, Tensor]
-"""Measurements of an epoch, by name.
-
-Per class, float (C,), NaN for a class without images: ``train.clean`` and ``train.robust`` (accuracy on the training
-batches during training), ``train.loss`` (mean of the weighted loss), ``train.clean_error`` and ``train.robust_error``
-(mean cross-entropy of the logits on clean and on attacked images), ``train.steps`` (mean number of steps of the inner
-attack at whose start an image is classified correctly; only of objectives that distil a teacher), ``valid.clean``,
-``valid.robust``, ``valid.loss`` (mean clean cross-entropy), ``valid.divergence`` (mean KL from the clean to the
-attacked softmax), ``valid.soft`` (mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation
-attack). Counts, (C,): ``train.count`` and ``valid.count``. Matrices, (C, C), rows: true classes: ``train.confusion``
-(counts of predictions under attack), ``train.confidence`` (mean softmax under attack, NaN for a class without
-images), ``valid.average_confidence`` (the same on the validation split, for the averaged weights, or the online model
-if there is no average).
-"""
+"""Measurements of an epoch, by their names in `MEASURED`: float (C,) or (C, C), NaN for a class without images."""
 
 ALWAYS = frozenset({"train.clean", "train.robust"})
-MEASURED = ALWAYS | {
-    "train.count",
-    "train.loss",
-    "train.clean_error",
-    "train.robust_error",
-    "train.steps",
-    "train.confusion",
-    "train.confidence",
-    "valid.count",
-    "valid.clean",
-    "valid.robust",
-    "valid.loss",
-    "valid.divergence",
-    "valid.soft",
-    "valid.average_confidence",
+"""The signals that every training measures."""
+MEASURED: Mapping[str, str] = {
+    "train.count": "number of training images",
+    "train.clean": "accuracy on the clean training batches, during training",
+    "train.robust": "accuracy on the attacked training batches, during training",
+    "train.loss": "mean of the weighted loss",
+    "train.clean_error": "mean cross-entropy of the logits on clean images",
+    "train.robust_error": "mean cross-entropy of the logits on attacked images",
+    "train.steps": "mean number of steps of the inner attack at whose start an image is classified correctly; measured "
+    "only by objectives that distil a teacher",
+    "train.confusion": "(C, C), rows: true classes; counts of predictions under attack",
+    "train.confidence": "(C, C), rows: true classes; mean softmax under attack",
+    "valid.count": "number of images of the validation split",
+    "valid.clean": "clean accuracy on the validation split",
+    "valid.robust": "accuracy under the validation attack",
+    "valid.loss": "mean cross-entropy of the logits on clean images",
+    "valid.divergence": "mean KL divergence from the clean to the attacked softmax",
+    "valid.soft": "mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack, with the "
+    "probabilities p and the label y",
+    "valid.average_confidence": "(C, C), rows: true classes; mean softmax under the validation attack, of the averaged "
+    "weights, or of the online model without an average",
 }
-"""Every signal that a schedule or an averager can read."""
+"""Every signal that a schedule or an averager can read, with its meaning; a value of each class, (C,), or (C, C)."""
 OPTIONAL = frozenset({"train.steps"})
 """The signals that only some objectives measure."""
 _COUNTS = {

@@ -62,7 +62,7 @@ class ClassSchedule(Described, ABC):
     one.
     """
 
-    #: The signals (`classwise.training.classes.signals.MEASURED`) that the trainer must measure.
+    #: The names of the signals that the trainer must measure.
     reads: ClassVar[frozenset[str]] = frozenset()
     #: Whether it modifies beta, which the objective must then have.
     needs_beta: ClassVar[bool] = False

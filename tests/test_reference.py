@@ -1,4 +1,4 @@
-"""The generated texts of the reference pages, and the check of the links of the documentation site."""
+"""The generated texts of the reference pages and the model cards, and the check of the links of the site."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from classwise.training.classes.signals import MEASURED
 from classwise.training.recipe import all_recipes
 
 WRITTEN = [
-    (name, text)
-    for page in sorted(reference.REFERENCE.glob("*.md"))
-    for name, text in reference.BLOCK.findall(page.read_text(encoding="utf-8"))
+    (name, text) for page in reference.FILES for name, text in reference.BLOCK.findall(page.read_text(encoding="utf-8"))
 ]
 """The generated texts that the pages contain, by name."""
 

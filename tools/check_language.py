@@ -49,6 +49,7 @@ DOCUMENTS = (
     "SECURITY.md",
     "action.yml",
     ".github",
+    "checkpoints",
     "docs",
     "src",
 )

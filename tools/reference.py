@@ -1,15 +1,17 @@
 """Reference pages of the documentation, generated from the registered parts, the command line and the sources.
 
 Each function returns Markdown, the text between the lines ``<!-- generated: NAME -->`` and ``<!-- end -->`` of a page.
+Those of checkpoints/README.md are written by `tools.model_cards`.
 
     python -m tools.reference attacks      # print one of them
-    python -m tools.reference --write      # write all of them into docs/reference/*.md
+    python -m tools.reference --write      # write all of them into their pages
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import io
 import json
@@ -23,6 +25,7 @@ from types import ModuleType
 from typing import Any
 
 import typer
+from tools import model_cards
 
 import classwise
 import classwise.maite
@@ -49,6 +52,8 @@ from classwise.training.recipe import Recipe, all_recipes
 from classwise.training.schedules.base import Classes, ClassSchedule
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
+FILES = (*sorted(REFERENCE.glob("*.md")), model_cards.FOLDER / "README.md")
+"""The pages with generated texts."""
 BASE_CLASSES = (
     "classwise.testing.assert_robust",
     "classwise.attacks.autoattack.AutoAttack",
@@ -506,6 +511,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "base-classes": base_classes,
     "api": lambda: api(classwise),
     "api-maite": lambda: api(classwise.maite),
+    **{name: functools.partial(model_cards.card, name) for name in model_cards.NAMES},
 }
 """The generated texts by name."""
 
@@ -517,7 +523,7 @@ def written(page: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--write"]:
-        for page in REFERENCE.glob("*.md"):
+        for page in FILES:
             page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
     else:
         for chosen in sys.argv[1:] or PAGES:

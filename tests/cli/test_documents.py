@@ -80,7 +80,7 @@ def commands_of(name: str, text: str) -> Iterator[Command]:
         words = shlex.split(line[program.end() :].replace("$(git rev-parse HEAD)", "0123abc"), comments=True)
         end = next((place for place, word in enumerate(words) if word in ("|", "||", "&&", ">", ">>")), len(words))
         yield Command(name, tuple(words[:end]), processes=line.startswith("torchrun"))
-    for line in re.findall(r"`classwise\s([^`]*)`", outside):
+    for line in re.findall(r"(?<!# )`classwise\s([^`]*)`", outside):  # not the headings of the page of commands
         yield Command(name, tuple(shlex.split(line)), whole=False)
 
 

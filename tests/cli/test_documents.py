@@ -144,7 +144,8 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     }
     names = {given.get("name"), *(given.get("names") or ())} - PLACEHOLDERS - {None}
     for argument in names if name in read else ():
-        read[name](argument)
+        if "/" not in argument or name != "cite":  # a run of the reader
+            read[name](argument)
     recipe = {"train": given.get("recipe"), "recipes": (given.get("words") or [None])[-1]}.get(name)
     if recipe is not None and recipe not in PLACEHOLDERS and not recipe.endswith(".yaml"):
         Recipe.read(recipe, pairs(given["set" if name == "train" else "overrides"]), budget=given["budget"])

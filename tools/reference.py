@@ -345,7 +345,7 @@ def _helps(name: str, command: Any) -> Iterator[tuple[str, list[str]]]:
     """The help texts of the commands of a group, and of those of its groups."""
     for word, member in getattr(command, "commands", {}).items():
         whole = f"{name} {word}"
-        with member.make_context(whole, [], resilient_parsing=True, terminal_width=80) as context:
+        with member.make_context(whole, [], resilient_parsing=True, terminal_width=78) as context:
             context.meta[HELP_ALL] = True
             yield whole, [f"```text\n{member.get_help(context).strip()}\n```"]
         yield from _helps(whole, member)

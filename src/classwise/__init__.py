@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from classwise.core.progress.display import log_in_cells
 from classwise.core.version import __version__
 from classwise.reporting.text.display import define_displays
 
@@ -113,3 +114,4 @@ def __dir__() -> list[str]:
 
 
 define_displays()
+log_in_cells()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import sys
+from collections.abc import Iterator
+from html import escape
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +14,7 @@ import pytest
 
 import classwise as cw
 from classwise.core.progress import display as progress_display
-from classwise.core.progress.display import Lines, NotebookBar, listening
+from classwise.core.progress.display import Lines, NotebookBar, listening, log_in_cells
 from classwise.core.progress.listener import NullProgress, expect
 from tests.auditing.toys import images, model
 
@@ -20,11 +24,18 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What a notebook displays: a kernel of IPython is pretended."""
     texts: list[str] = []
     display: Any = ModuleType("IPython.display")
-    display.HTML = str
-    handle = type("Handle", (), {"update": lambda self, text: texts.append(text)})()
 
-    def show(text: str, display_id: bool) -> Any:
-        texts.append(text)
+    def update(bundle: dict[str, str], raw: bool) -> None:
+        assert raw
+        text = escape(bundle["text/plain"])  # the same line where HTML is not shown
+        assert bundle["text/html"].endswith(f"></progress> {text}")
+        texts.append(bundle["text/html"])
+
+    handle = type("Handle", (), {"update": staticmethod(update)})()
+
+    def show(bundle: dict[str, str], raw: bool, display_id: bool) -> Any:
+        assert display_id
+        update(bundle, raw)
         return handle
 
     display.display = show
@@ -70,6 +81,35 @@ def test_a_bar_in_a_notebook(
     ]
     assert "audit &lt;1&gt;: 4 of 4 (100%)" in shown[1]
     assert capsys.readouterr().out == "done\n"
+
+
+@contextlib.contextmanager
+def unconfigured() -> Iterator[logging.Logger]:
+    """The logger of the package in a program that has not configured logging, without the handlers of pytest."""
+    logger = logging.getLogger("classwise")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logger, "handlers", [])
+        patch.setattr(logging.root, "handlers", [])
+        yield logger
+
+
+def test_log_lines_are_in_the_output_of_a_cell(shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Not on stderr, which notebooks show in red; once however often it is asked for."""
+    with unconfigured():
+        log_in_cells()
+        log_in_cells()
+        logging.getLogger("classwise.data").warning("%s: no images of 1 of 3 classes", "photos")
+        assert capsys.readouterr() == ("warning: photos: no images of 1 of 3 classes\n", "")
+        assert not shown
+        logging.root.addHandler(logging.NullHandler())  # the program configures logging: its handlers have the line
+        logging.getLogger("classwise.data").warning("again")
+        assert capsys.readouterr() == ("", "")
+
+
+def test_log_lines_outside_of_notebooks() -> None:
+    with unconfigured() as logger:
+        log_in_cells()
+        assert not logger.handlers
 
 
 def test_a_task_of_unknown_length(

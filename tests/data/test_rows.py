@@ -204,7 +204,7 @@ def test_names_of_a_stream_are_checked(names: Any) -> None:
 
 def test_text_needs_classes_in_a_stream() -> None:
     rows = [{"image": X[row], "label": "cat"} for row in range(6)]
-    check_refused("item 0: the label 'cat' is text; give classes=", next, stream_data(rows).batches(4))
+    check_refused("item 0: the label 'cat' is text; .* --data-set classes=cat,dog", next, stream_data(rows).batches(4))
     assert next(as_data(rows, class_names=["dog", "cat"]).batches(4)).y.tolist() == [1] * 4
 
 
@@ -282,7 +282,7 @@ def test_rows_are_taken_by_number() -> None:
         ("{here}/photos/cats", "there is no file or folder .*/cats; did you mean [^ ]*/photos/cat[?]$"),
         ("{here}/photo.npz", "there is no file or folder .*; did you mean [^ ]*/photos.npz[?]$"),
         ("photoss", "there is no data set or folder photoss; did you mean photos[?]$"),
-        ("minst", "unknown data set 'minst'; did you mean 'mnist'[?]$"),
+        ("minst", "unknown data set 'minst'; did you mean 'mnist'[?] Known: "),
         (r"data\photos", "there is no file or folder .* separated by /"),
         ("no_module:Photos", "data set 'no_module:Photos': there is no module 'no_module'"),
     ],

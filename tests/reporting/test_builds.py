@@ -97,7 +97,7 @@ def test_junit(tmp_path: Path) -> None:
         assert [element.attrib[key] for key in ("tests", "failures", "errors")] == ["3", "1", "1"]
     assert [case.tag for case in suite] == ["testcase"] * 3
     assert [[part.tag for part in case] for case in suite] == [["failure"], ["error"], ["system-out"]]
-    assert suite[0].attrib == {"classname": "classwise.mine", "name": "worst(all) < 0.6: c<a>t"}
+    assert suite[0].attrib == {"classname": "classwise.mine", "name": "fails if worst(all) < 0.6: c<a>t"}
     assert suite[1].attrib["name"].endswith("dog⟨U+0007⟩")
     name, message, image = (suite[0][0].text or "").splitlines()
     assert image == "misclassified: image 1"

@@ -154,11 +154,11 @@ def test_the_page_says_of_standards_what_the_file_says(report: build.Evidence) -
     section = text.partition("<h2>Standards</h2>")[2].partition("</section>")[0]
     shown = [html.unescape(cell) for cell in re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", section)]
     shown = shown[shown.index("document") :]
-    expected = ["document", "seen", "topics", "applies from", "sections that may support them"]
+    expected = ["document", "written from", "topics", "applies from", "sections that may support them"]
     for entry in yaml.safe_load((EVIDENCE / "standards.yaml").read_text())["standards"]:
         topics = "; ".join(f"{topic['ref']}: {topic['about']}" for topic in entry["topics"])
         applies = "; ".join(f"{name}: {date}" for name, date in entry.get("applies", {}).items()) or "–"
-        expected += [entry["title"], entry["seen"], topics, applies, ", ".join(entry["sections"])]
+        expected += [entry["title"], entry["basis"], topics, applies, ", ".join(entry["sections"])]
     assert shown == expected
     assert re.search(r"\b(ISO|IEC|NIST AI RMF|prEN|AI Act)\b", text.replace(section, "")) is None
     assert re.search(r"(?i)\bcompl(y|ies|iant)\b|\bconform|\bcertifie[sd]\b", text) is None

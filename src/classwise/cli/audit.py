@@ -234,7 +234,7 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
         IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
         typer.Exit: with 1 if a condition is true.
     """
-    from classwise.reporting.facts.condition_text import result_text
+    from classwise.reporting.facts.condition_text import decision_text, result_text
 
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
@@ -247,9 +247,11 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
             console.echo(f"audit: {folder}")
             console.echo(f"page: {page}")
             for text in (text for text, holds in held.items() if holds is False):
-                console.echo(printable(f"passed: {text}: {result_text(result, thresholds[text])}"))
+                passed = f"passed: {decision_text(text, fails=False)}"
+                console.echo(printable(f"{passed}: {result_text(result, thresholds[text])}"))
     for text in failed:
-        console.print_error(printable(f"failed: {text}: {result_text(result, thresholds[text])}"))
+        line = f"failed: {decision_text(text, fails=True)}: {result_text(result, thresholds[text])}"
+        console.print_error(printable(line))
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     undecided = [text for text, holds in held.items() if holds is None]

@@ -189,10 +189,11 @@ def _lines(
     holds: bool,
 ) -> list[str]:
     """The conditions that are true, or those that are not, with the method and its change."""
-    from classwise.reporting.facts.condition_text import change_text
+    from classwise.reporting.facts.condition_text import change_text, decision_text
 
     return [
-        f"{text} ({name}: {change_text(comparison, name, thresholds[text], losses[text][name])})"
+        f"{decision_text(text, fails=holds)} "
+        f"({name}: {change_text(comparison, name, thresholds[text], losses[text][name])})"
         for text, found in held.items()
         for name in found
         if found[name] is holds and isinstance(comparison, cw.Comparison)

@@ -53,7 +53,7 @@ def audit_all_seeds(
         typer.Exit: with 1 if a condition holds for any seed.
     """
     from classwise.core.compute.distributed import process_group
-    from classwise.reporting.facts.condition_text import result_text
+    from classwise.reporting.facts.condition_text import decision_text, result_text
 
     folder = runs[0].path.parent
     with process_group() as processes:
@@ -77,7 +77,7 @@ def audit_all_seeds(
         _show(folder, whole, len(runs))
     for text, seeds in held.items():
         if seeds:
-            console.echo(f"failed: {text} (seeds {', '.join(map(str, seeds))})", err=True)
+            console.echo(f"failed: {decision_text(text, fails=True)} (seeds {', '.join(map(str, seeds))})", err=True)
         for seed in seeds:
             console.echo(f"  seed {seed}: {result_text(audits[seed], thresholds[text])}", err=True)
     if any(held.values()):

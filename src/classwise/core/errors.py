@@ -15,6 +15,10 @@ from pathlib import Path
 
 LONGEST = 1000
 """The maximal length of a message in characters."""
+MAX_LISTED = 20
+"""The number of known names up to which an error for an unknown name lists all."""
+NEAREST = 5
+"""The number of names that it lists otherwise."""
 
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|allocate memory|bad_alloc|could not create a (memory|primitive)"
@@ -67,12 +71,8 @@ class ClasswiseError(ValueError):
     The command line prints the message and exits with status 2.
 
     Example:
-        >>> import classwise as cw
-        >>> try:
-        ...     cw.load_data("digitz")
-        ... except cw.ClasswiseError as error:
-        ...     print(error)
-        unknown data set 'digitz'; did you mean 'digits'?
+        >>> print(unknown("attack", "pdg", ["pgd", "apgd"]))
+        unknown attack 'pdg'; did you mean 'pgd'? Known: apgd, pgd
     """
 
     def __init__(self, message: str) -> None:
@@ -130,7 +130,9 @@ def did_you_mean(path: str | os.PathLike[str]) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "", owner: str = "") -> ClasswiseError:
-    """The error for an unknown name, which suggests the nearest known name.
+    """The error for an unknown name, which suggests the nearest known name and lists the known names.
+
+    Of more than `MAX_LISTED` names, only the nearest ones are listed, or all if none is near.
 
     Args:
         kind: what the name should name, such as ``field``.
@@ -140,9 +142,13 @@ def unknown(kind: str, name: str, known: Iterable[str], prefix: str = "", owner:
         owner: what has the known names, such as ``attack 'pgd'``.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, names, n=NEAREST, cutoff=0.5)
     listed = ", ".join(prefix + name for name in names) or "none"
-    hint = f"did you mean {prefix + near[0]!r}?" if near else f"known: {listed}"
+    hint = f"known: {listed}"
+    if near:
+        few = len(names) <= MAX_LISTED
+        of_many = f"Nearest of {len(names):,} known: {', '.join(prefix + name for name in near)}"
+        hint = f"did you mean {prefix + near[0]!r}? {f'Known: {listed}' if few else of_many}"
     missing = f"{owner} has no {kind}" if owner else f"unknown {kind}"
     return ClasswiseError(f"{missing} {prefix + name!r}; {hint}")
 

@@ -44,6 +44,11 @@ Classes = Annotated[tuple[int | str, ...], pydantic.BeforeValidator(_parsed)]
 """The label of each class, in the order of the model's logits; as text ``cat,dog`` or ``1..10``."""
 
 
+def classes_option(example: str = "cat,dog") -> str:
+    """How to give the labels of all classes in the order of the model, for messages: on the command line, in Python."""
+    return f"--data-set classes={example} (in Python: load_data(..., classes={example!r}))"
+
+
 def log_empty_classes(names: Sequence[str], counts: Sequence[int], where: str) -> None:
     """Log the classes without images, which are known from another split, an empty folder or ``classes``."""
     empty = [name for name, count in zip(names, counts, strict=True) if not count]

@@ -22,7 +22,7 @@ from classwise.core.settings.names import checked_names, checked_text
 from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.image_names import ImageNames, image_names
 from classwise.data.images import Batch, Digest, Images, as_labels, check_labels, to_unit
-from classwise.data.labels import encode_labels
+from classwise.data.labels import classes_option, encode_labels
 from classwise.data.layout import channels_first
 from classwise.data.maite import MaiteItems, is_dataset
 from classwise.data.rows import Rows, class_names_of, label_array, label_column, names_of_source
@@ -281,8 +281,8 @@ class Stream:
             classes = self._classes(y)
             if classes is None and isinstance(y, np.ndarray):
                 raise ClasswiseError(
-                    f"{where}: the label {str(y.flat[0])!r} is text; give classes=, the label of each class in the "
-                    "order of the model's logits, or read all images with load_data"
+                    f"{where}: the label {str(y.flat[0])!r} is text; give the label of each class in the order "
+                    f"of the model's logits, {classes_option()}, or read all images with load_data"
                 )
             labels = as_labels(encode_labels(y, classes, where)[0], len(x), where)
             if self.class_names is not None:

@@ -68,7 +68,7 @@ def test_classes_without_images(pictures: Path, caplog: pytest.LogCaptureFixture
 def test_folders_of_other_files_are_not_classes(pictures: Path) -> None:
     (pictures / "labels").mkdir()
     (pictures / "labels" / "all.csv").write_text("a,b")
-    refused(r"labels has no images, only other files; .* classes=cat,dog$", pictures)
+    refused(r"labels has no images, only other files; .* --data-set classes=cat,dog ", pictures)
     assert load_data(pictures, classes="ant,cat,dog").class_counts().tolist() == [1, 2, 2]
     refused(r"unknown class folder of .* 'dog'; known: ant, cat", pictures, classes="ant,cat")
 

@@ -29,6 +29,8 @@ from classwise.stats.registry import Metric, MetricInputs, all_metrics
 
 ACCURACY = "accuracy"
 """The measure of a single class."""
+REQUIRES = "requires "
+"""What the text of a requirement begins with."""
 ENDS = ("low", "high")
 """The ends of an interval."""
 UNITS: Mapping[Unit, tuple[int, str]] = {
@@ -123,7 +125,7 @@ class Condition:
             ClasswiseError: see `parse`.
         """
         conditions = {text: cls.parse(text) for text in fail_if or ()}
-        return conditions | {f"requires {text}": cls.requirement(text) for text in require or ()}
+        return conditions | {f"{REQUIRES}{text}": cls.requirement(text) for text in require or ()}
 
     def __str__(self) -> str:
         """The condition in the form that `parse` accepts."""

@@ -21,6 +21,7 @@ from classwise.auditing.guards.evidence import (
 )
 from classwise.auditing.outcomes.meta import CHANGED_NOTE
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.data.labels import classes_option
 from classwise.models.loading.loader import before_normalisation, normalization_layer
 from classwise.models.normalization import InputScale, usual_scales
 from classwise.stats.class_order import (
@@ -250,4 +251,5 @@ def _sentence(evidence: Evidence, found: ClassOrder) -> str:
     accuracy, low, high = (percent(share) for share in found.accuracy)
     what = f"The classes of the data and the outputs of the model are in different orders, likely {which}"
     gain = f"with it the clean accuracy of {found.images:,} other images is {accuracy} (95 % interval {low} to {high})"
-    return f"{what}; {gain} instead of {percent(found.present)}: correct the order of the classes, e.g. with classes=."
+    how = f"load the data in the order of the model's outputs, such as {classes_option()}"
+    return f"{what}; {gain} instead of {percent(found.present)}: {how}."

@@ -22,6 +22,7 @@ from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, is_out_of_memory, unknown
 from classwise.core.settings.user_code import raised_within
 from classwise.data.images import Batch, Column, Group, Images
+from classwise.data.labels import classes_option
 from classwise.data.layout import CHANNELS_FIRST
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
@@ -48,6 +49,8 @@ Model = Annotated[
 ]
 VALUES_COLUMN = "group"
 """The column of a grouping that is given as one value for each image."""
+MAX_NAMED = 10
+"""Number of classes that an error about their order names."""
 GRID_BLOCK = 1024
 """Number of images whose distance from the 8-bit grid is computed at once."""
 PIECE_BYTES = 256 << 20
@@ -353,7 +356,8 @@ def class_names_for(source: Images | Stream, first: Images, logits: int, own: Se
         place = next(number for number, name in enumerate(in_data) if name != in_model[number])
         raise ClasswiseError(
             f"the model and the data set {source.name!r} have the same classes in another order: label {place} is "
-            f"{own[place]!r} in the model and {names[place]!r} in the data; renumber the labels of the data"
+            f"{own[place]!r} in the model and {names[place]!r} in the data; load the data in the order of the model, "
+            f"{classes_option(','.join(own[:MAX_NAMED]) + (',...' if len(own) > MAX_NAMED else ''))}"
         )
     return names
 
@@ -364,8 +368,8 @@ def _classes_hint(first: Images, logits: int) -> str:
     if len(labels) != logits:
         return ""
     start, end = labels[0], labels[-1]
-    values = f"range({start}, {end + 1})" if end - start + 1 == len(labels) else str(labels[:50])
-    return f"; the labels are {start} to {end}: load the data with load_data(data, classes={values})"
+    values = f"{start}..{end}" if end - start + 1 == len(labels) else ",".join(map(str, labels[:50]))
+    return f"; the labels are {start} to {end}: load the data with {classes_option(values)}"
 
 
 def named(piece: Images, names: tuple[str, ...]) -> Images:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import math
 import os
 import stat
@@ -32,7 +33,7 @@ def progress_display(seconds: float = SECONDS_BETWEEN_LINES) -> Iterator[Progres
     Args:
         seconds: seconds between plain lines.
     """
-    if _in_notebook():
+    if in_notebook():
         yield NotebookBar()
         return
     if not sys.stderr.isatty():
@@ -65,11 +66,30 @@ def listening(progress: Progress | bool | None, *, active: bool = True) -> Itera
         yield progress
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
     """Whether the code runs in the kernel of a notebook, which IPython calls a zmq shell."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class CellOutput(logging.Handler):
+    """Print log records in the output of the running cell, unless the program has configured logging.
+
+    Without a handler Python prints warnings on stderr, which notebooks show in red, as they show errors.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record: ``warning: the text``."""
+        if not logging.getLogger().handlers:
+            print(f"{record.levelname.lower()}: {self.format(record)}")  # the output of the cell
+
+
+def log_in_cells() -> None:
+    """Log in the output of cells, in a notebook; ``import classwise`` calls this."""
+    logger = logging.getLogger("classwise")
+    if in_notebook() and not logger.handlers:
+        logger.addHandler(CellOutput())
 
 
 class Bar(Timed):
@@ -163,15 +183,16 @@ class NotebookBar(Timed):
         print(line)  # the output of the cell
 
     def _show(self) -> None:
-        from IPython.display import HTML, display
+        from IPython.display import display
 
-        text = escape(_state(self))
+        text = _state(self)
         known = f' value="{self.done}" max="{self.total}"' if self.total else ""
-        bar = HTML(f"<progress{known}></progress> {text}")
+        # Where HTML is not shown, as in a text export of an executed notebook, the line is.
+        bar = {"text/html": f"<progress{known}></progress> {escape(text)}", "text/plain": text}
         if self._handle is None:
-            self._handle = display(bar, display_id=True)
+            self._handle = display(bar, raw=True, display_id=True)
         else:
-            self._handle.update(bar)
+            self._handle.update(bar, raw=True)
 
 
 def _state(timed: Timed) -> str:

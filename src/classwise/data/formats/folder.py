@@ -18,7 +18,7 @@ from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, split_of_file
 from classwise.data.images import Column
-from classwise.data.labels import Classes, log_empty_classes
+from classwise.data.labels import Classes, classes_option, log_empty_classes
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Folder(EncodedFormat):
             if not found and search.other_files > others:
                 raise ClasswiseError(
                     f"{folder / name} has no images, only other files; if it is not a class, remove it or list the "
-                    "classes: classes=cat,dog"
+                    f"classes: {classes_option()}"
                 )
             files.append(found)
         if not any(files):
@@ -125,10 +125,11 @@ class Folder(EncodedFormat):
         if names != ordered:
             whole = range(int(ordered[0]), int(ordered[-1]) + 1)
             every = ordered == [str(number) for number in whole]
+            option = classes_option(f"{whole[0]}..{whole[-1]}" if every else ",".join(ordered))
             logger.warning(
                 "%s: the classes are in the order of text (%s, ...), as in torchvision's ImageFolder; "
-                "classes=%s gives that of numbers",
-                folder, ", ".join(names[:3]), f"{whole[0]}..{whole[-1]}" if every else ",".join(ordered),
+                "%s gives that of numbers",
+                folder, ", ".join(names[:3]), option,
             )  # fmt: skip
         return names
 

@@ -17,7 +17,7 @@ from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import EncodedFormat, is_hidden, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
-from classwise.data.labels import Classes
+from classwise.data.labels import Classes, classes_option
 
 NAMES = ("classnames.txt", "classes.txt")
 """Files beside the shards with one class name per line."""
@@ -191,7 +191,7 @@ def _number(label: object, numbers: Numbers, where: str) -> int:
     if isinstance(label, bool | float) or not text.isascii() or not text.isdecimal() or int(text[:20]) > limits.COUNT:
         raise ClasswiseError(
             f"{where}: the label {text[:40]!r} is not a class number; for other labels give those of all classes in "
-            "order, such as classes=cat,dog"
+            f"order: {classes_option()}"
         )
     return int(text)
 

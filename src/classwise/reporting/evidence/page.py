@@ -170,7 +170,7 @@ def _weakest(audit: AuditFacts) -> str:
     low, high = (math.nan if end is None else end for end in (robust["low"], robust["high"]))
     before = "" if clean["accuracy"] is None else f", without attack {formatting.bare_percent(clean['accuracy'])} %"
     others = [row["name"] for row in rows if row["possibly_worst"] and row is not lowest]
-    also = f"; may also be the worst: {formatting.listed(others)}" if others else ""
+    also = f"; other candidates: {formatting.listed(others)}" if others else ""
     accuracy = formatting.bare_percent(robust["accuracy"] or 0.0)
     counts = f"{formatting.count(robust['count'])} of {formatting.count(robust['n'])} images"
     return f"{lowest['name']}: {accuracy} % under attack ({counts}, {formatting.span(low, high)} %){before}{also}"
@@ -366,7 +366,7 @@ def _standards(entries: Sequence[Mapping[str, Any]]) -> Table:
     for entry in entries:
         topics = "; ".join(f"{topic['ref']}: {topic['about']}" for topic in entry["topics"])
         applies = "; ".join(f"{name}: {date}" for name, date in entry.get("applies", {}).items())
-        cells = (entry["seen"], topics, applies or formatting.NONE, ", ".join(entry["sections"]))
+        cells = (entry["basis"], topics, applies or formatting.NONE, ", ".join(entry["sections"]))
         rows.append(Row(entry["title"], [*map(Cell, cells)]))
-    heads = ["document", "seen", "topics", "applies from", "sections that may support them"]
+    heads = ["document", "written from", "topics", "applies from", "sections that may support them"]
     return Table("Standards", heads, rows)

@@ -22,7 +22,7 @@ from classwise.auditing.run.result import Audit
 from classwise.core.files.storage import write_json, write_text
 from classwise.core.version import __version__
 from classwise.reporting.escape import visible
-from classwise.reporting.facts.condition_text import change_text, measured, result_text
+from classwise.reporting.facts.condition_text import case_name, change_text, measured, result_text
 
 Status = Literal["passed", "failed", "undecided"]
 SARIF_VERSION = "2.1.0"
@@ -146,10 +146,11 @@ def write_junit(path: str | os.PathLike[str], checks: Iterable[Check], name: str
     root = ET.Element("testsuites", {"name": "classwise", **counts})
     suite = ET.SubElement(root, "testsuite", {"name": visible(name), **counts})
     for case in cases:
-        element = ET.SubElement(suite, "testcase", classname=f"classwise.{visible(name)}", name=visible(case.name))
+        label = visible(case_name(case.name))
+        element = ET.SubElement(suite, "testcase", classname=f"classwise.{visible(name)}", name=label)
         if case.status != "passed":
             kind = "failure" if case.status == "failed" else "error"
-            lines = [visible(line) for line in (case.name, case.message, *case.images)]
+            lines = [label, *(visible(line) for line in (case.message, *case.images))]
             ET.SubElement(element, kind, message=lines[1]).text = "\n".join(lines)
         else:
             ET.SubElement(element, "system-out").text = visible(case.message)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.criteria.thresholds import UNITS, Threshold
+from classwise.auditing.criteria.thresholds import REQUIRES, UNITS, Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.condition_size import size_advice
@@ -18,6 +18,27 @@ from classwise.stats.metrics.lowest import worst_class
 
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
 """What a build requires for each comparison, which fails it."""
+
+
+def decision_text(text: str, *, fails: bool) -> str:
+    """A condition and whether it is true, in words, since a condition of ``--fail-if`` is passed if it is false.
+
+    Args:
+        text: a key of `Threshold.parse_all`.
+        fails: whether it fails the build.
+
+    Example:
+        >>> decision_text("worst(all) < 0.2", fails=False), decision_text("requires worst(all) >= 0.2", fails=False)
+        ('worst(all) < 0.2 is false', 'requires worst(all) >= 0.2, which is true')
+    """
+    if text.startswith(REQUIRES):
+        return f"{text}, which is {'false' if fails else 'true'}"
+    return f"{text} is {'true' if fails else 'false'}"
+
+
+def case_name(text: str) -> str:
+    """The name of a condition where only its result is shown beside it: ``fails if worst(all) < 0.2``."""
+    return text if text.startswith(REQUIRES) else f"fails if {text}"
 
 
 def result_text(audit: Audit, threshold: Threshold) -> str:
@@ -34,7 +55,7 @@ def result_text(audit: Audit, threshold: Threshold) -> str:
         >>> labels = [0] * 50 + [1] * 50
         >>> outcomes = cw.Outcomes.from_predictions(labels, attacks={"pgd": [0] * 80 + [1] * 20})
         >>> result_text(cw.Audit(outcomes), Threshold.parse("overall(pgd) < 80%"))
-        'overall under pgd is 70.0 % (100 images; 95 % interval 60.4–78.1 %); required: at least 80 %'
+        'overall under pgd is 70.0 % (100 images; 95 % interval 60.0–78.8 %); required: at least 80 %'
     """
     low, high = threshold.bounds(audit)
     if low == high:

@@ -233,7 +233,7 @@ class SampleReport(IncompleteReport):
         """The worst class with the interval of the lowest accuracy of these images, and the other candidates."""
         found = self.estimator
         others = [name for name in found.possibly if name != found.worst]
-        candidates = f"; may also be the worst of these images: {formatting.listed(others)}" if others else ""
+        candidates = f"; other candidates: {formatting.listed(others)}" if others else ""
         worst = _with_interval(found.estimate.worst)
         return f"worst class, estimated: {found.worst}, {worst} of these images{candidates}"
 
@@ -276,7 +276,8 @@ class SampleReport(IncompleteReport):
         first, level = formatting.listed(found.sampling.first), formatting.level(self.audit.alpha)
         note = (
             f"Each class has {level} intervals of its own: beside the estimate for these images, and for new images. "
-            "The interval of the worst class accounts for the number of classes. Sampled: survivors on which "
+            "The interval of the worst class accounts for the number of classes, and so do the classes that may be the "
+            f"worst: those that cannot be excluded with {level} confidence by wider intervals. Sampled: survivors on which "
             f"{formatting.listed(found.sampling.second)} ran."
         )
         heads = ["class", "n", "clean", first, f"{ALL}, estimated", "new images", "sampled", "may be the worst"]

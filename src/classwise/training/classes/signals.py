@@ -19,6 +19,9 @@ Term = Literal["clean", "robust"]
 class ClassSettings:
     """The class settings of an epoch, tensors on the device; None means the constant of the recipe.
 
+    In training ``epsilon`` is never None, nor is ``beta`` of an objective with a regulariser: both begin as the constant
+    of the recipe for each class, which schedules multiply.
+
     Args:
         epsilon: radius, (C,).
         step_size: step size of the inner attack, (C,).

@@ -17,12 +17,13 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.facts.comparison_sentences import PairFacts, best_exceeds_all
+from classwise.reporting.facts.comparison_sentences import PairFacts
 from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
     class_table,
     difference_dots,
+    exceeds_all,
     measure_dots,
     measure_table,
     methods_of,
@@ -65,7 +66,7 @@ def test_the_facts_of_a_comparison_follow_from_the_answers(made: Compared) -> No
         assert row["worst"] == pytest.approx(float(made.worst[name]))
         assert comparison.lowest_classes[name] == tuple(made.lowest(name))
     assert comparison.best == tuple(made.best)
-    assert best_exceeds_all(comparison) == made.decided
+    assert exceeds_all(comparison, comparison.best[0], "worst") == made.decided
     points = {name: (row["overall"].value, float(made.worst[name])) for name, row in made.rows.items()}
     assert unexceeded_methods(comparison) == [
         name
@@ -157,7 +158,12 @@ def test_the_tables_and_figures_of_a_comparison_follow_from_the_answers(made: Co
     comparison, names = made.comparison, list(made.correct)
     measures, classes = measure_table(comparison), class_table(comparison)
     assert [row.name for row in measures.rows] == names
-    assert [row.name for row in measures.rows if row.good] == (made.best if len(names) > 1 else [])
+    assert not any(row.good or row.weak for row in measures.rows)
+    columns = [measures.heads.index(head) - 1 for head in ("overall", "worst")]
+    bold = {(row.name, place) for row in measures.rows for place, cell in enumerate(row.cells) if cell.good}
+    decided = {(made.best[0], columns[1])} if len(names) > 1 and made.decided else set()
+    assert {cell for cell in bold if cell[1] == columns[1]} == decided
+    assert all(column == columns[0] for _, column in bold - decided)
     for row in measures.rows:
         _measures(made, row.name, dict(zip(measures.heads[1:], row.cells, strict=True)))
     assert classes.heads == [made.kind, "n", *names]
@@ -199,7 +205,7 @@ def _measures(made: Compared, name: str, cells: dict[str, Cell]) -> None:
         value, cell = made.rows[name][head], cells[head]
         scale, rounded = (1e4, value.value >= 0.01) if head == "class-wise variance" else (100.0, False)
         if math.isnan(value.value):
-            assert cell == ("–", "")
+            assert cell == Cell("–")
             continue
         assert near(cell.text, scale * value.value, int(not rounded))
         if made.number(name) > 1:
@@ -315,8 +321,36 @@ def test_methods_that_are_equal_but_for_rounding_are_equally_good() -> None:
         return Audit(Outcomes.from_predictions(labels, labels, {"pgd": predictions}, CLASSES[:2]))
 
     context = comparison_context(compare({"at": [audit(2)], "cfa": [audit(1), audit(2), audit(3)]}))
-    assert [row.good for row in context["table"].rows] == [True, True]
+    assert not any(cell.good for row in context["table"].rows for cell in row.cells)
+    assert "Bold would be " in context["table"].note
     assert context["headline"].after == " with at and cfa (mean over 3 seeds)"
+
+
+def test_only_significant_accuracies_are_in_bold() -> None:
+    """Numbers of correct images of two classes of 100: worst classes at zero are a tie."""
+    labels = np.repeat(np.arange(2), 100)
+
+    def bold(**correct: tuple[int, int]) -> set[tuple[str, str]]:
+        audits = {}
+        for name, counts in correct.items():
+            right = np.arange(200) % 100 < np.repeat(counts, 100)
+            audits[name] = Audit(Outcomes.from_predictions(labels, None, {"pgd": np.where(right, labels, 1 - labels)}))
+        table = measure_table(compare(audits))
+        marked = {
+            (row.name, head)
+            for row in table.rows
+            for head, cell in zip(table.heads[1:], row.cells, strict=True)
+            if cell.good
+        }
+        assert table.latex().count(r"\textbf{") == len(marked)
+        assert table.markdown().count("**") == 2 * len(marked)
+        assert ("Bold: " in table.note) == bool(marked)
+        return marked
+
+    assert bold(at=(0, 100), cfa=(90, 90), ours=(100, 0)) == {("cfa", "overall"), ("cfa", "worst")}
+    assert bold(at=(0, 100), cfa=(0, 50), ours=(0, 40)) == {("at", "overall")}
+    assert bold(at=(50, 60), cfa=(52, 62)) == set()
+    assert bold(at=(0, 0), cfa=(0, 0)) == set()
 
 
 def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,10 +14,11 @@ MAX_ROWS = 200
 
 
 class Cell(NamedTuple):
-    """A formatted value, and the text in small print below it, such as its interval."""
+    """A formatted value, and the text in small print below it, such as its interval; ``good`` prints it in bold."""
 
     text: str
     span: str = ""
+    good: bool = False
 
 
 def share_cell(share: float, low: float, high: float) -> Cell:
@@ -59,14 +60,14 @@ class Table:
         return Table(self.caption, self.heads, self.rows[:most], f"{self.note} {note}".strip())
 
     def markdown(self) -> str:
-        """Render GitHub-flavoured Markdown, with intervals in brackets and highlighted rows in bold."""
+        """Render GitHub-flavoured Markdown, with intervals in brackets and highlighted rows and cells in bold."""
         lines = [_line(map(markdown_text, self.heads)), _line(["---", *("---:" for _ in self.heads[1:])])]
         for row in self.rows:
             cells = [markdown_text(row.name)]
             for cell in row.cells:
                 span = f" [{markdown_text(cell.span)}]" if cell.span else ""
                 cells.append(f"{markdown_text(cell.text)}{span}")
-            lines.append(_line(f"**{cell}**" if (row.weak or row.good) and cell else cell for cell in cells))
+            lines.append(_line(f"**{cell}**" if bold and cell else cell for cell, bold in _with_bold(cells, row)))
         parts = [f"### {markdown_text(self.caption)}", "\n".join(lines)]
         parts += [markdown_text(self.note)] if self.note else []
         return "\n\n".join(parts) + "\n"
@@ -79,7 +80,7 @@ class Table:
             for cell in row.cells:
                 span = f" {{[}}{latex_text(cell.span)}{{]}}" if cell.span else ""
                 cells.append(f"{latex_text(cell.text)}{span}")
-            rows.append([f"\\textbf{{{cell}}}" if (row.weak or row.good) and cell else cell for cell in cells])
+            rows.append([f"\\textbf{{{cell}}}" if bold and cell else cell for cell, bold in _with_bold(cells, row)])
         lines = [
             "% requires \\usepackage{booktabs}",
             "\\begin{table}",
@@ -96,6 +97,12 @@ class Table:
             "\\end{table}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _with_bold(texts: Sequence[str], row: Row) -> Iterator[tuple[str, bool]]:
+    """The texts of a row, its name first, and whether each is in bold."""
+    whole = row.weak or row.good
+    return zip(texts, (whole, *(whole or cell.good for cell in row.cells)), strict=True)
 
 
 def _latex_row(cells: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.reporting import formatting
-from classwise.reporting.facts.comparison_tables import MAX_METHODS, methods_of, unexceeded_methods
+from classwise.reporting.facts.comparison_tables import MAX_METHODS, exceeds_all, methods_of, unexceeded_methods
 from classwise.reporting.facts.sentences import Headline
 from classwise.stats.intervals import Estimate
 from classwise.stats.power import MOST_PLANNED, images_to_exclude, runs_to_exclude
@@ -99,18 +99,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names) or "none"
 
 
-def best_exceeds_all(comparison: Comparison) -> bool:
-    """Whether the first of `Comparison.best` is significantly above every other method in worst-class accuracy.
-
-    The intervals of the differences are Bonferroni-corrected for the number of other methods, because the best one was
-    selected.
-    """
-    best, *_ = comparison.best
-    others = [name for name in comparison.names if name != best]
-    alpha = comparison.alpha / max(len(others), 1)
-    return all(comparison.pair(best, name, alpha).minima.low > 0 for name in others)
-
-
 def headline(comparison: Comparison) -> Headline:
     """The headline: with the highlighted accuracy; it names a best method only if it is decided."""
     methods, best = methods_of(comparison), comparison.best
@@ -120,7 +108,7 @@ def headline(comparison: Comparison) -> Headline:
     number = f" of {len(methods)}" if len(methods) > 2 else ""
     if len(methods) == 1:
         return Headline("Worst-class accuracy: ", strong, "")
-    if best_exceeds_all(comparison):
+    if exceeds_all(comparison, best[0], "worst"):
         return Headline(f"{best[0]} has the highest worst-class accuracy{number}: ", strong, "")
     before = f"No worst-class accuracy is significantly above all others; the highest{number} is "
     if len(best) == len(methods):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,7 @@ from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
 from classwise.stats.selection import Selected
 
+Measure = Literal["overall", "worst"]
 MAX_METHODS = len(SERIES)
 """Maximum number of methods with a colour of their own."""
 MAX_CLASSES = 40
@@ -57,6 +58,18 @@ def unexceeded_methods(comparison: Comparison) -> list[str]:
     return [name for name, best in zip(methods, unexceeded(points), strict=True) if best]
 
 
+def exceeds_all(comparison: Comparison, name: str, measure: Measure) -> bool:
+    """Whether a method is significantly above every other one in overall or in worst-class accuracy.
+
+    The intervals of the differences are Bonferroni-corrected for the number of other methods, because the best one was
+    selected.
+    """
+    others = [other for other in comparison.names if other != name]
+    alpha = comparison.alpha / max(len(others), 1)
+    pairs = (comparison.pair(name, other, alpha) for other in others)
+    return all((pair.minima if measure == "worst" else pair.overall).low > 0 for pair in pairs)
+
+
 def class_dots(comparison: Comparison, *, narrow: bool = False) -> Drawing:
     """Accuracy per class and method; the class with the lowest mean over methods comes first."""
     names, images, cells = _class_cells(comparison)
@@ -80,11 +93,15 @@ def difference_dots(comparison: Comparison, pair: Pair, *, narrow: bool = False)
 
 
 def measure_table(comparison: Comparison) -> Table:
-    """Metrics per method: the values of `Comparison.table`, with intervals or standard deviations over seeds."""
+    """Metrics per method: the values of `Comparison.table`, with intervals or standard deviations over seeds.
+
+    An overall or worst-class accuracy is in bold if it `exceeds_all`.
+    """
     others = arranged("worst20", "mcd", "cv", without=("overall", "worst", "macro"))
     titles = (metric.title for metric in others)
     heads = ["method", "seeds", "n", "clean", "overall", "worst class", "worst", *titles]
-    methods, best = methods_of(comparison), comparison.best
+    methods = methods_of(comparison)
+    best_overall, best_worst = _significantly_best(comparison, "overall"), _significantly_best(comparison, "worst")
     teachers = any(comparison.teachers.values())
     heads[1:1] = ["teacher"] * teachers
     rows = []
@@ -92,12 +109,12 @@ def measure_table(comparison: Comparison) -> Table:
         row = methods[name]
         cells = [Cell(row["teacher"] or "none")] if teachers else []
         cells += [Cell(str(row["seeds"])), Cell(formatting.count(row["n"]))]
-        cells += [_clean_cell(comparison, name), _with_interval(row, "overall")]
-        cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")]
+        cells += [_clean_cell(comparison, name), _with_interval(row, "overall")._replace(good=name == best_overall)]
+        cells += [Cell(str(row["worst_class"])), _with_interval(row, "worst")._replace(good=name == best_worst)]
         for metric in others:
             estimates = [metric.estimate_in_table(inputs, comparison.alpha) for inputs in comparison.inputs[name]]
             cells.append(_over_seeds(metric, estimates))
-        rows.append(Row(name, cells, good=name in best and len(methods) > 1))
+        rows.append(Row(name, cells))
     note = (
         f"Beside worst: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}. {metrics_note()} "
         "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
@@ -107,7 +124,9 @@ def measure_table(comparison: Comparison) -> Table:
     note = f"{note} {failures}".rstrip()
     if comparison.selected is not None:
         selected = selected_phrase(comparison.selected, comparison.alpha, comparison.group)
-        bold = f"Bold: the highest worst-{formatting.singular(comparison.group)} accuracy, significant or not"
+        kind = formatting.singular(comparison.group)
+        bold = f"an overall or worst-{kind} accuracy that is significantly higher than that of every other method"
+        bold = f"Bold: {bold}" if best_overall or best_worst else f"Bold would be {bold}; there is none"
         note = f"{selected}. {bold}. {note}"
     return Table("Comparison of methods, percent", heads, rows, note)
 
@@ -171,6 +190,13 @@ def _class_cells(comparison: Comparison) -> tuple[list[str], list[int], list[lis
     columns = [zip(*(frame[name, key].tolist() for key in keys), strict=True) for name in comparison.names]
     cells = [[dict(zip(keys, cell, strict=True)) for cell in row] for row in zip(*columns, strict=True)]
     return [str(name) for name in frame.index], frame["", "n"].tolist(), cells
+
+
+def _significantly_best(comparison: Comparison, measure: Measure) -> str | None:
+    """The method that is significantly above every other one; None if there is none, or no other method."""
+    methods = methods_of(comparison)
+    best = max(methods, key=lambda name: methods[name][measure])
+    return best if len(methods) > 1 and exceeds_all(comparison, best, measure) else None
 
 
 def _value(row: Mapping[str, Any], name: str) -> Value:

@@ -276,8 +276,8 @@ class SampleReport(IncompleteReport):
         first, level = formatting.listed(found.sampling.first), formatting.level(self.audit.alpha)
         note = (
             f"Each class has {level} intervals of its own: beside the estimate for these images, and for new images. "
-            "The interval of the worst class accounts for the number of classes, and so do the classes that may be the "
-            f"worst: those that cannot be excluded with {level} confidence by wider intervals. Sampled: survivors on which "
+            "The interval of the worst class accounts for the number of classes, and so do the wider "
+            "intervals by which a class may be the worst. Sampled: survivors on which "
             f"{formatting.listed(found.sampling.second)} ran."
         )
         heads = ["class", "n", "clean", first, f"{ALL}, estimated", "new images", "sampled", "may be the worst"]

@@ -19,8 +19,8 @@ Term = Literal["clean", "robust"]
 class ClassSettings:
     """The class settings of an epoch, tensors on the device; None means the constant of the recipe.
 
-    In training ``epsilon`` is never None, nor is ``beta`` of an objective with a regulariser: both begin as the constant
-    of the recipe for each class, which schedules multiply.
+    In training, ``epsilon`` is never None, nor is ``beta`` of an objective with a regulariser: both begin as the
+    constant of the recipe for each class, which schedules multiply.
 
     Args:
         epsilon: radius, (C,).

@@ -81,6 +81,34 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert ">other<" in (tmp_path / "accuracies.svg").read_text(encoding="utf-8")
 
 
+def test_chosen_columns(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """In the chosen order, by heads without regard to case; a table without any of them, and CSV, keep theirs."""
+    comparison = compare({"old": make_audit(), "new": make_audit()})
+    export(comparison, tmp_path / "all", ("csv", "md", "tex"))
+    export(comparison, tmp_path / "two", ("csv", "md", "tex"), columns=["Worst", "mcd", "overall"])
+    whole, chosen = ((tmp_path / name / "methods.md").read_text(encoding="utf-8") for name in ("all", "two"))
+
+    def cells(text: str) -> list[list[str]]:
+        return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+
+    heads = cells(whole)[0]
+    places = [0, *(heads.index(name) for name in ("worst", "MCD", "overall"))]
+    assert cells(chosen) == [[row[place] for place in places] for row in cells(whole)]
+    latex = (tmp_path / "two" / "methods.tex").read_text(encoding="utf-8")
+    assert r"\begin{tabular}{lrrr}" in latex
+    for name in ("methods.csv", "classes.csv", "classes.tex", "difference-new.md"):
+        assert (tmp_path / "all" / name).read_bytes() == (tmp_path / "two" / name).read_bytes(), name
+    check_refused(
+        "unknown column 'overal'; did you mean 'overall'",
+        export,
+        comparison,
+        tmp_path / "no",
+        ("md",),
+        columns=["overal"],
+    )
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("tpgd[5]", "tpgd-5"), ("a/b c", "a-b-c"), ("pgd", "pgd"), ("/", "unnamed")]
 )

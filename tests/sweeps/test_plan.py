@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.ownership import owned
 from classwise.run import FUNCTIONS
 from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.run import prepare_sweep
-from classwise.sweeps.jobs import Call
+from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.plan import Plan, label, read_recipe
+from classwise.sweeps.status import cell_status
+from classwise.sweeps.tasks import record
 from tests.refusals import check_refused
 
 DIGITS: dict[str, Any] = {"recipes": ["at"], "data": ["digits"]}
@@ -367,8 +370,35 @@ def test_a_plan_may_grow_but_not_change(tmp_path: Path) -> None:
         plan | {"set": {"epochs": 1}},
         out,
     )
-    check_refused("with another audit quick", prepare_sweep, plan | {"audits": {"quick": {"attack": "pgd"}}}, out)
     assert [cell.overrides for cell in sweep.cells()] == [{}, {}]
+
+
+def test_other_options_of_an_audit_keep_the_training(tmp_path: Path) -> None:
+    """The earlier result is moved, that of an unchanged audit is not, and the cell is queued again."""
+    audits = {"quick": {"attack": "fgsm"}, "same": {"attack": "pgd"}}
+    sweep = prepare_sweep(DIGITS | {"audits": audits}, tmp_path / "sweep")
+    (cell,) = sweep.cells()
+    training, *_ = Job.read(sweep.task(cell) / JOB).calls
+    record(sweep.task(cell), attempt="a", event="start", host="here", process=1, log=0)
+    record(sweep.task(cell), attempt="a", event="end", status=0)
+    for number, attack in enumerate(("mifgsm", "pgd:steps=3"), 1):
+        for name in audits:
+            sweep.audit(cell, name).mkdir(parents=True, exist_ok=True)
+            (sweep.audit(cell, name) / "what.txt").write_text(f"{name} {number}")
+        assert cell_status(sweep, cell).state == ("finished" if number == 1 else "queued")
+        changed = DIGITS | {"audits": audits | {"quick": {"attack": attack}}}
+        with owned(sweep.task(cell)):
+            check_refused("is in use by", prepare_sweep, changed, sweep.path)
+        prepare_sweep(changed, sweep.path)
+        folder = sweep.run(cell) / "audits"
+        moved = folder / ("earlier-quick" if number == 1 else "earlier-quick-2")
+        assert (moved / "what.txt").read_text() == f"quick {number}"
+        assert not sweep.audit(cell, "quick").exists()
+        assert (sweep.audit(cell, "same") / "what.txt").read_text() == f"same {number}"
+        (cell,) = sweep.cells()
+        first, quick, _ = Job.read(sweep.task(cell) / JOB).calls
+        assert (first, quick.arguments["attack"]) == (training, [attack])
+    assert cell_status(sweep, cell).state == "queued"
 
 
 def test_the_files_of_a_recipe_may_not_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

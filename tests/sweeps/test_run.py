@@ -146,6 +146,12 @@ def test_collect_names_what_is_missing(finished: Path) -> None:
     assert 'href="comparison-digits-quick-Linf-0.1.html"' in page
     assert 'Images: <a href="../runs/at-digits-seed0/audits/quick/view/index.html">at-digits</a>' in page
     assert problems(page) == set()
+    exported = collect(finished, formats=["tex", "csv"], columns=["overall", "worst"]).files[len(collected.files) :]
+    tables = finished / "results" / "files" / "comparison-digits-quick-Linf-0.1"
+    assert sorted(exported) == sorted(
+        tables / f"{name}.{kind}" for name in ("methods", "classes") for kind in ("tex", "csv")
+    )
+    assert r"method & overall & worst \\" in (tables / "methods.tex").read_text()
     frame = pd.read_csv(finished / "results" / "results.csv")
     audit = cw.Audit.load(finished / "runs" / "at-digits-seed0" / "audits" / "quick")
     assert frame["overall"].tolist() == pytest.approx([audit.by_attack.loc["all", "overall"]], abs=1e-5)

@@ -103,6 +103,8 @@ def compare(
             --across threat --out curve.html
         classwise compare runs/main runs/new --fail-if 'any(all).high < 0' \\
             --export csv,tex --files tables
+        classwise compare runs/at runs/cfa --export tex \\
+            --columns 'clean,overall,worst'
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(out, "--out", json=json)
     checked_junit(junit, [*(fail_if or ()), *(require or ())])
@@ -128,7 +130,7 @@ def compare(
         assert isinstance(comparison, cw.Comparison)
         beside = Path() if page is None or is_stdout(page) else page.parent
         folder = new_folder(exported.files or beside / "files")
-        files = cw.export(comparison, folder, exported.formats, raw_csv=exported.raw_csv)
+        files = cw.export(comparison, folder, exported.formats, **exported.settings)
     with printing_beside(page):
         if page is not None:
             cw.report(comparison, page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -35,6 +35,15 @@ class ExportOptions:
         Path | None,
         typer.Option("--files", metavar="DIR", help="Folder of these files.", show_default="files, beside the page"),
     ] = None
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            metavar="HEAD,...",
+            help="Columns of the Markdown and LaTeX tables, by their heads and in this order, such as overall,worst.",
+            show_default="all",
+        ),
+    ] = None
     raw_csv: Annotated[
         bool,
         typer.Option("--raw-csv", help="Do not escape CSV cells that begin with = + - @ (by an apostrophe)."),
@@ -43,6 +52,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.files is not None and self.export is None:
             raise ClasswiseError("--files requires --export with the formats, such as --export csv,pdf")
+        if self.columns is not None and not {"md", "tex"} & {*self.formats}:
+            raise ClasswiseError("--columns requires --export md or --export tex")
         if self.raw_csv and "csv" not in self.formats:
             raise ClasswiseError("--raw-csv requires --export csv")
 
@@ -50,6 +61,12 @@ class ExportOptions:
     def formats(self) -> list[str]:
         """The formats by name."""
         return [] if self.export is None else [name.strip() for name in self.export.split(",")]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options of `classwise.export`."""
+        columns = None if self.columns is None else [name.strip() for name in self.columns.split(",")]
+        return {"columns": columns, "raw_csv": self.raw_csv}
 
 
 @grouped
@@ -125,7 +142,7 @@ def report(
         left = [*block["notes"], *(f"{key} is for you to fill in" for key in block["to_fill_in"])]
         written.append(target)
     if place is not None:  # before the page, so that an unknown format leaves no page either
-        written += cw.export(audit, place, exported.formats, raw_csv=exported.raw_csv)
+        written += cw.export(audit, place, exported.formats, **exported.settings)
     with printing_beside(page, target):
         console.echo(f"page: {cw.report(audit, page)}", *(f"file: {path}" for path in written))
         if not audit.finished:

@@ -17,6 +17,7 @@ from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
 from classwise.cli.options import Device, Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
+from classwise.cli.report import ExportOptions
 from classwise.core.errors import ClasswiseError, IncompleteError, quoted
 
 if TYPE_CHECKING:
@@ -155,7 +156,9 @@ def status(folder: Folder, json: Json = False) -> None:
 
 
 @sweep.command(cls=PanelCommand)
+@grouped
 def collect(
+    exported: ExportOptions,
     folder: Folder,
     out: Annotated[Path | None, out_option("The folder of the files.", "results, in the sweep")] = None,
     json: Json = False,
@@ -163,13 +166,16 @@ def collect(
     """Write tables, a figure and a page of all finished audits.
 
     \b
-    Example:
+    Examples:
         classwise sweep collect sweeps/x
+        classwise sweep collect sweeps/x --export tex,pdf \\
+            --columns overall,worst
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.cli.compare import comparison_facts
     from classwise.sweeps.collect import collect
 
-    collected = collect(folder, out)
+    files = new_folder(exported.files) if exported.files is not None else None
+    collected = collect(folder, out, exported.formats, files=files, **exported.settings)
     missing = [{"cell": cell, "audit": audit, "state": state} for (cell, audit), state in collected.missing.items()]
     if json:
         groups = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from classwise.reporting import formatting
@@ -59,6 +59,20 @@ class Table:
         note = f"The first {most} of {len(self.rows)} rows; the CSV export contains all rows."
         return Table(self.caption, self.heads, self.rows[:most], f"{self.note} {note}".strip())
 
+    def select(self, columns: Sequence[str]) -> Table:
+        """Keep the columns with these heads, in this order, beside the names of the rows; all columns if none has."""
+        places = [self.column(name) for name in columns]
+        kept = [place for place in places if place is not None]
+        if not kept:
+            return self
+        rows = [replace(row, cells=[row.cells[place] for place in kept]) for row in self.rows]
+        return replace(self, heads=[self.heads[0], *(self.heads[1 + place] for place in kept)], rows=rows)
+
+    def column(self, head: str) -> int | None:
+        """The place of a column among the cells, by its head without regard to case and kind of space; None: absent."""
+        heads = [_plain(text) for text in self.heads[1:]]
+        return heads.index(_plain(head)) if _plain(head) in heads else None
+
     def markdown(self) -> str:
         """Render GitHub-flavoured Markdown, with intervals in brackets and highlighted rows and cells in bold."""
         lines = [_line(map(markdown_text, self.heads)), _line(["---", *("---:" for _ in self.heads[1:])])]
@@ -97,6 +111,10 @@ class Table:
             "\\end{table}",
         ]
         return "\n".join(lines) + "\n"
+
+
+def _plain(head: str) -> str:
+    return " ".join(head.split()).casefold()
 
 
 def _with_bold(texts: Sequence[str], row: Row) -> Iterator[tuple[str, bool]]:

@@ -17,16 +17,18 @@ from typing_extensions import TypedDict  # pydantic requires it before Python 3.
 from classwise.auditing.run.audit_folder import SWEEP
 from classwise.core.errors import ClasswiseError, quoted
 from classwise.core.files.json_values import json_text
+from classwise.core.files.ownership import owned
 from classwise.core.files.reading import damaged, read_lines
 from classwise.core.files.schema import check_schema_version
 from classwise.core.files.storage import check_writable, is_unused, read_json, verify, write_json, write_text
+from classwise.core.settings.names import fresh_name
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import record
 from classwise.training.folder import Run
 
 SCHEMA_VERSION = 1
 CHANGED = "changed"
-"""The event in a task's attempts after which it runs again, since audits were added to its cell."""
+"""The event in a task's attempts after which it runs again, since audits of its cell were added or changed."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,8 @@ class SweepFolder:
     def write(self, cells: Sequence[Cell], plan: str, settings: Mapping[str, Any]) -> None:
         """Write the cells, their tasks, a copy of the plan, and where and how the cells run.
 
-        Cells of an earlier plan with the same names must be the same, but may get further audits.
+        Cells of an earlier plan with the same names must be the same, but may get other audits: a finished training is
+        used again. The result of an audit whose options differ is moved to ``audits/earlier-NAME``.
 
         Args:
             cells: the cells.
@@ -214,12 +217,15 @@ class SweepFolder:
             settings: ``device`` and ``processes`` of a cell, and the options of the executor.
 
         Raises:
-            ClasswiseError: if a cell or an audit of the same name differs, or the folder cannot be written.
+            ClasswiseError: if a cell of the same name differs, a cell whose audits differ is running, or the folder
+                cannot be written.
         """
         before = {cell.name: cell for cell in self.cells()}
-        for cell in cells:
-            if cell.name in before:
-                self._check_same(before[cell.name], cell)
+        again = [(before[cell.name], cell) for cell in cells if cell.name in before]
+        for earlier, cell in again:
+            self._check_same(earlier, cell)
+        for earlier, cell in again:
+            self._move_audits(earlier, cell)
         write_json(self.settings_file, {"schema_version": SCHEMA_VERSION, **settings}, indent=1)
         for cell in cells:
             self.write_task(cell, settings)
@@ -244,11 +250,20 @@ class SweepFolder:
         if before.recipe_sha256 and before.recipe_sha256 != now.recipe_sha256:
             what = f"a cell {now.name} whose recipe {now.recipe} had other settings"
             raise ClasswiseError(f"{self.path} contains {what}; give another --out")
-        for name in before.audits.keys() & now.audits.keys():
-            if before.audits[name] != now.audits[name]:
-                raise ClasswiseError(
-                    _other(self.path, now.name, f"audit {name}", before.audits[name], now.audits[name])
-                )
+
+    def _move_audits(self, before: Cell, now: Cell) -> None:
+        """Move the results of audits whose options differ, so that these run again.
+
+        Raises:
+            ClasswiseError: if the cell is running.
+        """
+        for name in sorted(before.audits.keys() & now.audits.keys()):
+            folder = self.audit(now, name)
+            if before.audits[name] == now.audits[name] or not folder.is_dir():
+                continue
+            with owned(self.task(now)):
+                taken = {path.name for path in folder.parent.iterdir()} | before.audits.keys() | now.audits.keys()
+                folder.rename(folder.with_name(fresh_name(f"earlier-{name}", taken)))
 
 
 def _other(folder: Path, cell: str, what: str, was: object, now: object) -> str:

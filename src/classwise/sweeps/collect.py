@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from classwise.core.errors import IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
 from classwise.reporting import formatting, report
-from classwise.reporting.exports.export import file_name, write_files
+from classwise.reporting.exports.export import export, file_name, write_files
 from classwise.reporting.facts.comparison_tables import measure_dots, measure_table
 from classwise.reporting.links import viewer_link
 from classwise.reporting.tables import Cell as TableCell
@@ -69,7 +69,7 @@ class Collection:
     Attributes:
         groups: a comparison for each data set, audit and threat.
         missing: the state of each cell without a finished audit, by the names of the cell and the audit.
-        files: the written files: CSV, Markdown, the page of all groups, and a page for each group.
+        files: the written files: CSV, Markdown, the page of all groups, a page for each group, and the exports.
     """
 
     groups: tuple[Group, ...]
@@ -96,7 +96,15 @@ class Collection:
 
 
 @checked
-def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
+def collect(
+    folder: str | Path,
+    out: str | Path | None = None,
+    formats: Sequence[str] = (),
+    *,
+    files: str | Path | None = None,
+    columns: Sequence[str] | None = None,
+    raw_csv: bool = False,
+) -> Collection:
     """Compare what is finished of a sweep, grouped by data set, audit and threat.
 
     Methods are cells that differ in the seed only; a method has a mean and an interval over its finished seeds.
@@ -104,14 +112,19 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
     Args:
         folder: the folder of the sweep.
         out: the folder of the files; None: ``results`` in the folder of the sweep.
+        formats: also export each group in these formats, as `classwise.export` does.
+        files: the folder of these exports, with a subfolder for each group; None: ``files`` in ``out``.
+        columns: as of `classwise.export`.
+        raw_csv: as of `classwise.export`.
 
     Returns:
-        The comparisons, what is missing, and the written files: ``results.csv``, ``results.md``, ``comparison.html``
-        and a page for each group.
+        The comparisons, what is missing, and the written files: ``results.csv``, ``results.md``, ``comparison.html``,
+        a page for each group, and the exports.
 
     Raises:
         IncompleteError: if no audit is finished.
-        ClasswiseError: if the folder contains no sweep, or an audit cannot be read or compared.
+        ClasswiseError: if the folder contains no sweep, or an audit cannot be read or compared; or as
+            `classwise.export` does.
 
     Example:
         >>> import tempfile
@@ -141,8 +154,13 @@ def collect(folder: str | Path, out: str | Path | None = None) -> Collection:
         Group(*key, Comparison({name: tuple(audits) for name, audits in audits_of.items()}))
         for key, audits_of in methods.items()
     )
-    collected = Collection(groups, missing)
-    return dataclasses.replace(collected, files=_write(collected, sweep, Path(out or sweep.path / "results")))
+    collected, place = Collection(groups, missing), Path(out or sweep.path / "results")
+    exports = list[Path]()
+    if formats:  # before the pages, so that an unknown format leaves nothing
+        for group in groups:
+            target = Path(files or place / "files") / Path(group.page).stem
+            exports += export(group.comparison, target, formats, columns=columns, raw_csv=raw_csv)
+    return dataclasses.replace(collected, files=(*_write(collected, sweep, place), *exports))
 
 
 def finished_audit(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:

@@ -62,7 +62,7 @@ class End(TypedDict):
 
 
 class Changed(TypedDict):
-    """After this event a finished task runs again, since audits were added to its cell."""
+    """After this event a finished task runs again, since audits of its cell were added or changed."""
 
     event: Literal["changed"]
     time: NotRequired[Time]

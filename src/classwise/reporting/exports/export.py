@@ -58,6 +58,7 @@ def export(
     formats: Collection[str] = ("csv", "md", "png", "pdf"),
     *,
     run: Run | None = None,
+    columns: Collection[str] | None = None,
     raw_csv: bool = False,
 ) -> list[Path]:
     """Write the tables and figures of a result into a folder; existing files of the same names are replaced.
@@ -80,6 +81,8 @@ def export(
         folder: output folder; created if it does not exist.
         formats: any of ``csv``, ``md``, ``tex``, ``png``, ``pdf``, ``svg``.
         run: the training run of an audited model; by default the run whose folder contains the audit.
+        columns: heads of columns of the Markdown and LaTeX tables, such as ``["overall", "worst"]``, in this order. A
+            table that has none of them keeps its columns. None: all.
         raw_csv: write text in CSV files unchanged. By default an apostrophe is put before text that a spreadsheet would
             evaluate as a formula (`classwise.core.files.csv_files.spreadsheet_text`).
 
@@ -87,8 +90,8 @@ def export(
         The written files, in the order of writing.
 
     Raises:
-        ClasswiseError: for an unknown format, if a file cannot be written, or if ``run`` is passed with a result that
-            is not an audit.
+        ClasswiseError: for an unknown format, a column that no table has, if a file cannot be written, or if ``run`` is
+            passed with a result that is not an audit.
 
     Example:
         >>> import tempfile
@@ -107,7 +110,8 @@ def export(
         contents = _Contents(frames, {"radii": radius_table(result)}, {"curve": radius_curves(result)})
     else:
         contents = _of_audit(result, run) if result.complete else _Contents(*report_of(result).contents())
-    return write_files(folder, formats, *contents, raw_csv=raw_csv)
+    tables = _with_columns(contents.tables, columns)
+    return write_files(folder, formats, *contents._replace(tables=tables), raw_csv=raw_csv)
 
 
 class _Contents(NamedTuple):
@@ -116,6 +120,20 @@ class _Contents(NamedTuple):
     frames: Mapping[str, pd.DataFrame]
     tables: Mapping[str, Table]
     drawings: Mapping[str, Drawing]
+
+
+def _with_columns(tables: Mapping[str, Table], columns: Collection[str] | None) -> Mapping[str, Table]:
+    """The tables with the chosen columns.
+
+    Raises:
+        ClasswiseError: for a column that no table has.
+    """
+    if columns is None:
+        return tables
+    for name in columns:
+        if all(table.column(name) is None for table in tables.values()):
+            raise unknown("column", name, {head for table in tables.values() for head in table.heads[1:]})
+    return {name: table.select([*columns]) for name, table in tables.items()}
 
 
 def _of_audit(audit: Audit, run: Run | None) -> _Contents:

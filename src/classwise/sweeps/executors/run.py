@@ -32,7 +32,7 @@ def sweep(
 ) -> list[CellStatus]:
     """Train and audit every cell of a plan. A cell that fails does not stop the others.
 
-    Repeated with a plan that has further values, only new and unfinished cells run.
+    Repeated with a plan that has further values, only new and unfinished cells run; with other audits, only these run.
 
     Args:
         plan: a plan, its YAML file, or a mapping.

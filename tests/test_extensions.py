@@ -480,5 +480,5 @@ def test_two_recipes_of_one_name_are_refused(tmp_path: Path, monkeypatch: pytest
 def test_a_package_without_yaml_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.syspath_prepend(install(tmp_path, {f"classwise.{kind}s": "toy = nowhere"}))
     check_refused(
-        f"^{kind}s 'toy': 'nowhere' is no package with YAML files", with_installed, kind, {}, f"classwise.{kind}s"
+        f"^{kind}s 'toy': 'nowhere' is not a package with YAML files", with_installed, kind, {}, f"classwise.{kind}s"
     )

@@ -50,9 +50,11 @@ def test_ten_classes_are_three_four_and_three() -> None:
     assert metrics.frequency_thirds(tail).tolist() == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
     assert np.bincount(metrics.frequency_thirds(range(100))).tolist() == [33, 34, 33]
     check_refused(
-        "each class has 5,000; classes of one size have no head and tail", metrics.frequency_thirds, [5000] * 10
+        "each class has 5,000; head and tail need classes of different sizes",
+        metrics.frequency_thirds,
+        [5000] * 10,
     )
-    check_refused("2 classes have no head, middle and tail", metrics.frequency_thirds, [1, 2])
+    check_refused("head, middle and tail need at least 3 classes, got 2", metrics.frequency_thirds, [1, 2])
     check_refused("-1 is negative", metrics.frequency_thirds, [1, 2, -1])
 
 

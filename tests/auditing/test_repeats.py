@@ -245,7 +245,7 @@ def test_different_repeats_are_not_comparable_and_do_not_join() -> None:
         clean = Outcomes(second.outcomes.frame[second.outcomes.frame["attack"] == "clean"], only)
         check_refused("differ in repeats", first.outcomes.join, clean)
     check_refused("differ in repeats", cw.compare, {"one": one, "three": three})
-    check_refused("one pass decided about each image", one.probabilities)
+    check_refused("each image was evaluated in one pass", one.probabilities)
 
 
 def test_reports_state_the_rule_and_the_probabilities(tmp_path: Path) -> None:

@@ -100,10 +100,10 @@ def test_a_plan_repeats(audits: dict[str, Path]) -> None:
     [
         (["--above=20%"], "give audits, --accuracy, or --worst, --others and --classes; one of the three"),
         (["--worst=0.3"], "--worst requires --others and --classes"),
-        ([*WORST], "no question; give above, below, difference"),
+        ([*WORST], "no question is given; give above, below, difference"),
         ([*WORST, "--above=2"], "above = 2.0: must be a number above 0 and below 1"),
         ([*WORST, "--above=x"], "--above 'x' is not a number; write 0.2 or 20%"),
-        ([*WORST, "--above=40%"], "above 0.4: the lowest class accuracy is 0.3, so that no number of images shows it"),
+        ([*WORST, "--above=40%"], "above 0.4: the lowest class accuracy is 0.3, so no number of images can show it"),
         ([*WORST, "--below=20%"], "below 0.2: the accuracy of class 0 is 0.3"),
         (["--accuracy=0.3,0.3", "--identity"], "identity: several classes have the lowest accuracy"),
         (["--accuracy=0.3,1.5", "--identity"], "must be a list of values, each a number from 0 to 1"),

@@ -250,7 +250,7 @@ def test_a_model_in_training_mode_is_adjusted_in_evaluation_mode(images: cw.Imag
 @pytest.mark.parametrize(
     ("arguments", "options", "words"),
     [
-        ([], {}, "data is required for a model that is no run folder"),
+        ([], {}, "data is required for a model that is not a run folder"),
         (["IMAGES"], {"which": "last"}, "which = 'last': applies to a run"),
         (["IMAGES", THREAT], {"attack": "autoattack"}, "is a suite of 4 attacks"),
         (["IMAGES", ("Linf", torch.full((120,), 0.1))], {}, "one radius for all images"),

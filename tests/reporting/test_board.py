@@ -201,7 +201,7 @@ def test_folders_of_audits_and_names(tmp_path: Path) -> None:
     named = cw.board({"mine": tmp_path / "audits" / "at", "other": str(tmp_path / "audits" / "cfa")})
     assert ranked(named) == [[(1, "other"), (2, "mine")]]
     check_refused(
-        r"^mine=.* contains 2 rows; a name is for one, so give an audit$", cw.board, {"mine": tmp_path / "audits"}
+        r"^mine=.* contains 2 rows; a name applies to one row: give one audit$", cw.board, {"mine": tmp_path / "audits"}
     )
 
 
@@ -304,7 +304,7 @@ Damage = Callable[[dict[str, Any]], object]
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "version": (lambda board: board.update(schema_version=2), "schema_version 2 is newer than the 1 supported here"),
     "no version": (lambda board: board.pop("schema_version"), "schema_version is None, expected a number"),
-    "tables": (lambda board: board.update(tables={}), "tables is missing or no list"),
+    "tables": (lambda board: board.update(tables={}), "tables is missing or is not a list"),
     "conditions": (lambda board: board["tables"][0].pop("conditions"), "table 1: conditions is missing"),
     "threat": (lambda board: board["tables"][0]["conditions"].update(threat=8), "table 1: conditions: threat = 8"),
     "classes": (lambda board: conditions_in(board).update(classes=["a"]), "conditions: 1 classes and 2 numbers"),
@@ -344,8 +344,8 @@ def test_what_is_no_source(tmp_path: Path) -> None:
         ("{", "is not JSON; give"),
         ('"\\ud800"', "is not JSON; give"),
         ("[NaN]", "is not JSON; give"),
-        ("[]", "is no leaderboard"),
-        ('{"a": 1}', "is no leaderboard"),
+        ("[]", "is not a leaderboard"),
+        ('{"a": 1}', "is not a leaderboard"),
     ):
         (tmp_path / "a.json").write_text(text, encoding="utf-8")
         check_refused(message, cw.board, tmp_path / "a.json")

@@ -124,7 +124,7 @@ def test_the_images_to_exclude_zero() -> None:
     z, more = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
     assert images == pytest.approx(100 * ((z + more) / z) ** 2, rel=0.05)
     assert images_to_exclude(100, -0.1, 0.2) == pytest.approx(4 * images, rel=0.05)
-    check_refused("0 is excluded by no number", images_to_exclude, 100, 0.0, 0.1)
+    check_refused("no number of images excludes 0", images_to_exclude, 100, 0.0, 0.1)
 
 
 def test_the_runs_to_exclude_zero() -> None:

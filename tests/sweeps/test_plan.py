@@ -255,7 +255,10 @@ def test_a_model_has_settings_and_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         (MODEL | {"models": [{"model": "resnet18", "weight": "a.pt"}]}, "did you mean 'weights'"),
         (MODEL | {"models": [{"model": "resnet18", "weights": "a.pt"}]}, "'a.pt' must be a file or a run folder"),
         (MODEL | {"models": [{"model": "resnet18", "mean": [0.5]}]}, "mean and std must be given together"),
-        (MODEL | {"audits": {"full": {"which": "last"}}}, "audit 'full': which applies to cells that are trained"),
+        (
+            MODEL | {"audits": {"full": {"which": "last"}}},
+            "audit 'full': the field which applies only to cells that are trained",
+        ),
         (MODEL | {"audits": {"full": {"threat": "L2:1", "attack": "nattack"}}}, "does not support L2"),
         (MODEL | {"models": ["timm:resnet18"] * 2}, "the cell resnet18-digits occurs twice"),
         (

@@ -442,12 +442,14 @@ def _questions(
         text = f"worst classes differ by {100 * gap:.1f} points, as estimated"
         asked.append((text, Question("difference"), Population(first, assumed.second)))
     if not asked:
-        raise ClasswiseError("no question; give above, below, difference, identity, half_width or overall_difference")
+        raise ClasswiseError(
+            "no question is given; give above, below, difference, identity, half_width or overall_difference"
+        )
     return asked
 
 
 def _contradicted(what: str) -> ClasswiseError:
-    return ClasswiseError(f"{what}, so that no number of images shows it")
+    return ClasswiseError(f"{what}, so no number of images can show it")
 
 
 def passes_of(attacks: Attacks | None, threat: ThreatLike, classes: int) -> float:

@@ -72,8 +72,8 @@ def compare(
             "--fail-if",
             metavar="CONDITION",
             help="Exit with 1 if this condition is true of the difference between a method and the first, such as "
-            "'any(all).high < 0' (a class is worse, by simultaneous intervals), 'overall(clean).high < 0', or of one "
-            "class 'truck(all) < -5%'. May be repeated.",
+            "'any(all).high < 0' (some class lost accuracy beyond chance), 'overall(clean).high < 0', or of one class "
+            "'truck(all) < -5%'. May be repeated.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,

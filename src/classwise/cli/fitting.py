@@ -86,7 +86,9 @@ def fit_arguments(
         _refuse(run, model, data)
         return FitArguments(run, None, threat, options, "the validation split")
     if out is None:
-        raise ClasswiseError("--out is required for a model that is no run folder, such as --out adjusted.safetensors")
+        raise ClasswiseError(
+            "--out is required for a model that is not a run folder, such as --out adjusted.safetensors"
+        )
     source, settings = data.source(None)
     images = cw.load_data(source, seed=seed or 0, **settings)
     network = model.load(images, str(options.get("device", "cpu")))

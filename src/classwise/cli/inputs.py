@@ -169,7 +169,8 @@ class ImageSource:
     ] = None
     split: Annotated[str, typer.Option("--split", metavar="NAME", help="The split to attack.")] = "test"
     subset: Annotated[
-        int | None, typer.Option("--subset", metavar="N", help="Use N images, stratified by class.", show_default="all")
+        int | None,
+        typer.Option("--subset", metavar="N", help="Use N images, each class in its proportion.", show_default="all"),
     ] = None
     root: Root = None
     data_set: DataOptions = None

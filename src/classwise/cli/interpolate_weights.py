@@ -78,7 +78,7 @@ def interpolate_weights(
     target, tried_shares = new_file(out, "--out", json=json), numbers(shares, "--shares") or ()
     given = fit_arguments(model, data, asked, seed, target)
     if given.data is not None and start is None:
-        raise ClasswiseError("--start is required for a model that is no run folder: the initial weights")
+        raise ClasswiseError("--start is required for a model that is not a run folder; give the initial weights")
     with console.progress() as listener:
         found = cw.interpolate_weights(
             given.model,

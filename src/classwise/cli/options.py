@@ -109,7 +109,7 @@ Group = Annotated[
     typer.Option(
         "--group",
         metavar="COLUMN",
-        help="A column, superclass or frequency.",
+        help="Group by a column, superclass or frequency.",
         show_default="the class",
         rich_help_panel=DATA,
     ),

@@ -29,7 +29,8 @@ def plan(
         list[str] | None,
         typer.Argument(
             metavar="[AUDIT...]",
-            help="Earlier audits, such as of a --subset, as of classwise compare: of one method, or of two to compare.",
+            help="Earlier audits of one method, or of two to compare, such as those of a --subset; named as in "
+            "classwise compare.",
         ),
     ] = None,
     above: Annotated[str | None, _asked("--above", "The worst class is above this accuracy, such as 20%.")] = None,
@@ -38,14 +39,20 @@ def plan(
     ] = None,
     difference: Annotated[
         str | None,
-        _asked("--difference", "A second model, with all classes higher by this, has the higher worst class."),
+        _asked("--difference", "The worst class of a second model is higher, if all its classes are higher by this."),
     ] = None,
     identity: Annotated[
-        bool, typer.Option("--identity", help="No other class may be the worst.", rich_help_panel=QUESTION)
+        bool,
+        typer.Option(
+            "--identity", help="The worst class is identified: no other class can be it.", rich_help_panel=QUESTION
+        ),
     ] = False,
     half_width: Annotated[
         str | None,
-        _asked("--half-width", "The interval of the overall accuracy, or of --class, is at most this to each side."),
+        _asked(
+            "--half-width",
+            "The interval of the overall accuracy, or of --class, extends at most this far to each side.",
+        ),
     ] = None,
     overall_difference: Annotated[
         str | None, _asked("--overall-difference", "As --difference, for the overall accuracy.")
@@ -55,7 +62,7 @@ def plan(
         typer.Option(
             "--class",
             metavar="NAME",
-            help="The class of --below or --half-width; without audits its number.",
+            help="The class of --below or --half-width by its name; without audits by its number.",
             show_default="the worst; of --half-width all images",
             rich_help_panel=QUESTION,
         ),
@@ -65,12 +72,12 @@ def plan(
         typer.Option(
             "--accuracy",
             metavar="A,B,...",
-            help="In place of audits: the assumed accuracy of each class.",
+            help="Assumed accuracy of each class, in place of audits.",
             rich_help_panel=MODEL,
         ),
     ] = None,
-    worst: Annotated[str | None, _assumption("--worst", "The assumed accuracy of the worst class.")] = None,
-    others: Annotated[str | None, _assumption("--others", "That of all other classes.")] = None,
+    worst: Annotated[str | None, _assumption("--worst", "Assumed accuracy of the worst class.")] = None,
+    others: Annotated[str | None, _assumption("--others", "Assumed accuracy of all other classes.")] = None,
     classes: Annotated[
         int | None,
         typer.Option("--classes", metavar="N", min=1, help="Number of classes.", rich_help_panel=MODEL),
@@ -79,7 +86,7 @@ def plan(
         str | None,
         _assumption(
             "--different",
-            "Share of the images on which two models, or two runs, have different outcomes.",
+            "Share of the images on which one of two models, or runs, is correct and the other is not.",
             "from the audits; else half of that of unrelated models",
         ),
     ] = None,
@@ -95,8 +102,8 @@ def plan(
             "--images",
             metavar="N",
             min=1,
-            help="Images of each class whose power is asked.",
-            show_default="search those for 80 and 90 %",
+            help="Images of each class; the answer is how often they suffice.",
+            show_default="search for 80 % and 90 %",
             rich_help_panel=DATA,
         ),
     ] = None,

@@ -319,7 +319,9 @@ def as_data(
     name = name or getattr(getattr(source, "info", None), "dataset_name", None) or "data"
     if isinstance(source, (Images, Stream)):
         if options:
-            raise ClasswiseError(f"{type(source).__name__} has no option {next(iter(options))!r}; it is read already")
+            raise ClasswiseError(
+                f"{type(source).__name__} has no option {next(iter(options))!r}, since it is read already; omit it"
+            )
         return source
     if isinstance(source, str):
         raise ClasswiseError(f"data {source!r} is a string; use load_data({source!r}) for a data set name or path")

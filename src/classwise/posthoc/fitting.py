@@ -103,11 +103,11 @@ class FitTarget:
         if run is not None:
             which, path = run.chosen_weights(which), path or run.weights_file(name)
         elif which is not None:
-            raise ClasswiseError(f"which = {which!r}: applies to a run, and the model is none; omit it")
+            raise ClasswiseError(f"which = {which!r} applies to runs only, and the model is not a run; omit it")
         elif data is None:
             raise ClasswiseError(
-                "data is required for a model that is no run folder: images that it was not trained on, and that are "
-                "not audited afterwards"
+                "data is required for a model that is not a run folder; give images that it was not trained on, and "
+                "that are not audited afterwards"
             )
         if path is not None:
             check_writable(path)

@@ -122,7 +122,7 @@ def interpolate_weights(
     start = run.recipe.model.weights if run is not None and start is None else start
     if start is None:
         raise ClasswiseError(
-            "start is required for a model that is no run: the initial model"
+            "start is required for a model that is not a run; give the initial model"
             if run is None
             else f"{run.path} started from random weights; set start to the initial model"
         )

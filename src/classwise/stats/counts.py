@@ -138,12 +138,12 @@ def frequency_thirds(training: ArrayLike) -> IntArray:
     """
     counts = whole_numbers(training, "training images")
     if len(counts) < 3:
-        raise ClasswiseError(f"training images: {len(counts)} classes have no head, middle and tail; at least 3 have")
+        raise ClasswiseError(f"training images: head, middle and tail need at least 3 classes, got {len(counts)}")
     if counts.min() < 0:
         raise ClasswiseError(f"training images: {counts.min()} is negative")
     if counts.min() == counts.max():
         raise ClasswiseError(
-            f"training images: each class has {counts[0]:,}; classes of one size have no head and tail"
+            f"training images: each class has {counts[0]:,}; head and tail need classes of different sizes"
         )
     order, size = np.argsort(-counts, kind="stable"), len(counts) // 3
     third = np.ones_like(counts)

@@ -414,7 +414,7 @@ def images_to_exclude(images: Count, value: float, reach: float, target: Level =
         820
     """
     if not value:
-        raise ClasswiseError("value: 0 is excluded by no number of images")
+        raise ClasswiseError("value = 0: no number of images excludes 0; give another value")
     z = special.ndtri(1 - alpha / 2)
     return rounded_up(images * float((z + special.ndtri(target)) / z * reach / abs(value)) ** 2)
 

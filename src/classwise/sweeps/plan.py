@@ -236,7 +236,9 @@ class Plan:
             saved = [] if recipe is None else saved_names(recipe)
             for name, audit in self.audits.items():
                 if audit.which is not None and recipe is None:
-                    raise ClasswiseError(f"cell {cell.name}: audit {name!r}: which applies to cells that are trained")
+                    raise ClasswiseError(
+                        f"cell {cell.name}: audit {name!r}: the field which applies only to cells that are trained"
+                    )
                 if audit.which is not None and audit.which not in saved:
                     error = unknown("weights", audit.which, saved)
                     raise ClasswiseError(f"cell {cell.name}: audit {name!r}: {error}")

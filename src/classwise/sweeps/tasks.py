@@ -125,7 +125,7 @@ def run_task(folder: Path, *, cpus: int | None = None, job: str | None = None) -
             status = 2
             raise
         finally:
-            if any(line["attempt"] == name for line in attempts(folder)):  # the start may have been interrupted
+            if any(line.get("attempt") == name for line in attempts(folder)):  # the start may have been interrupted
                 record(folder, attempt=name, event="end", status=status)
     return status
 

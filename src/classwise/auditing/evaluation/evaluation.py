@@ -117,7 +117,7 @@ class Computed(TypedDict, total=False):
             Decides.ESTIMATE,
             "evaluate each image once: of images with equal pixels and labels the first one. Duplicates are no further "
             "evidence about new images, and make intervals too narrow.",
-            flag=Flag(bool, "Evaluate each image once, without duplicates of pixels and label.", panel="Data"),
+            flag=Flag(bool, "Leave out repetitions of an image with its label.", panel="Data"),
             texts={True: "each image once", False: "with duplicates"},
         ),
     ]
@@ -175,7 +175,7 @@ class Evaluation(Sharded, total=False):
             "True if ``attacks`` contains a named suite, such as ``autoattack``.",
             flag=Flag(
                 bool,
-                "Run each attack on the survivors of those before it.",
+                "Run each attack only on images that the attacks before it left correct.",
                 panel="Evaluation details",
                 shown="on for autoattack and fast",
             ),
@@ -192,8 +192,8 @@ class Evaluation(Sharded, total=False):
             unit="fraction",
             flag=Flag(
                 float,
-                "Estimate the accuracy under --attack autoattack: FAB and Square run on a random sample of the "
-                "survivors, until the overall and the worst-class accuracy are known to this many points.",
+                "Estimate the accuracy under --attack autoattack from a sample, with overall and worst-class accuracy "
+                "known to within this many percentage points.",
                 "POINTS",
                 "Attack",
                 per=100,
@@ -278,7 +278,7 @@ class Evaluation(Sharded, total=False):
             "Outcomes do not depend on it.",
             flag=Flag(
                 str,
-                "Guards to run: all, those within 20 % of the passes of the attacks, or none.",
+                "Checks for known pitfalls: all, those that cost at most 20 % more passes, or none.",
                 "full|auto|off",
                 "Compute",
             ),
@@ -309,7 +309,7 @@ class Evaluation(Sharded, total=False):
             Decides.OUTPUT,
             'report by group instead of class: ``"superclass"``, ``"frequency"`` (head, middle and tail of the classes '
             "by the training images of a run), a column of the data, or a value for each image.",
-            flag=Flag(str, "A column, superclass or frequency.", "COLUMN", "Data", "the class"),
+            flag=Flag(str, "Group by a column, superclass or frequency.", "COLUMN", "Data", "the class"),
         ),
     ]
     max_time: Annotated[

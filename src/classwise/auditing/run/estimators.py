@@ -93,7 +93,7 @@ class Estimator(ABC):
         outcomes = self.outcomes
         if outcomes.meta.repeats == 1:
             raise ClasswiseError(
-                "one pass decided about each image; audit with repeats (--repeats 8) for probabilities"
+                "each image was evaluated in one pass; for probabilities, audit with repeats=8 (--repeats 8)"
             )
         outcomes.require_complete()
         ids = np.zeros_like(outcomes.labels) if overall else outcomes.grouping(self.group).ids

@@ -354,7 +354,7 @@ class Audit(RichDisplay):
             Columns ``n`` (images), and for each attack and ``all`` ``<name>``, ``<name>_low`` and ``<name>_high``.
 
         Raises:
-            ClasswiseError: if one pass decided about each image.
+            ClasswiseError: if each image was evaluated in one pass.
             IncompleteError: if images are not judged under every attack.
         """
         return self.estimator.probabilities(overall=overall)

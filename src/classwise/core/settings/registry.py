@@ -89,7 +89,7 @@ def with_installed(kind: str, own: Mapping[str, Traversable], group: str) -> dic
             added = yaml_files(resources.files(entry.value))
         except (ModuleNotFoundError, OSError, TypeError) as error:
             raise ClasswiseError(
-                f"{kind}s {entry.name!r}: {entry.value!r} is no package with YAML files; correct its entry point"
+                f"{kind}s {entry.name!r}: {entry.value!r} is not a package with YAML files; correct its entry point"
             ) from error
         if both := sorted(files.keys() & added.keys()):
             raise ClasswiseError(

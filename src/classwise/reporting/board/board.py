@@ -89,7 +89,9 @@ def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:
     for name, source in sources.items():
         rows = read(source)
         if len(rows) != 1:
-            raise ClasswiseError(f"{name}={source} contains {len(rows)} rows; a name is for one, so give an audit")
+            raise ClasswiseError(
+                f"{name}={source} contains {len(rows)} rows; a name applies to one row: give one audit"
+            )
         [row] = rows
         if isinstance(row, Published):
             found.append(dataclasses.replace(row, name=name))

@@ -114,7 +114,7 @@ def _in_json(path: Path) -> list[Candidate | Published]:
         return [_in_robustbench(content, path)]
     if isinstance(content, dict) and "autoattack_acc" in content:
         return [published_in(content, path)]
-    raise ClasswiseError(f"{path} is no leaderboard and has no autoattack_acc; expected {ACCEPTED}")
+    raise ClasswiseError(f"{path} is not a leaderboard and has no autoattack_acc; expected {ACCEPTED}")
 
 
 def _in_board(content: Mapping[str, Any], path: Path) -> list[Candidate | Published]:
@@ -215,13 +215,13 @@ def _check(entry: Entry, conditions: Conditions, where: str) -> None:
 def _part(content: Any, key: str, where: str, kind: type[T], name: str) -> T:
     value = content.get(key) if isinstance(content, Mapping) else None
     if not isinstance(value, kind):
-        raise ClasswiseError(f"{where}: {key} is missing or no {name}")
+        raise ClasswiseError(f"{where}: {key} is missing or is not {name}")
     return value
 
 
 def _mapping(content: Any, key: str, where: str) -> Mapping[str, Any]:
-    return _part(content, key, where, dict, "JSON object")
+    return _part(content, key, where, dict, "a JSON object")
 
 
 def _list(content: Any, key: str, where: str) -> list[Any]:
-    return _part(content, key, where, list, "list")
+    return _part(content, key, where, list, "a list")

@@ -237,7 +237,9 @@ def verify(
     for word, stated, found_here in (("audits", recorded, given), ("further results", further, supplements)):
         if found_here and len(found_here) != len(stated):
             count = len(found_here)
-            raise ClasswiseError(f"{place} is on {len(stated)} {word}, and {count} are given; give all, in order")
+            raise ClasswiseError(
+                f"{place} reports on {len(stated)} {word}, but {count} are given; give all, in the order of the report"
+            )
     if rerun is not None and (model is None or images is None):
         raise ClasswiseError("rerun (--rerun) needs the model and the images: --model and --data")
     own = {PAGE, FACTS, POLICY, MANIFEST, *manifest["files"], *(f"{MANIFEST}{ending}" for ending in SIGNATURES)}

@@ -112,7 +112,9 @@ def repeat(audit: Audit, model: nn.Module, images: Images, number: int | None, s
     meta = audit.outcomes.meta
     attacks = {label: spec for label, spec in meta.attacks.items() if label != CLEAN}
     if not meta.model_hash or meta.threat is None or None in attacks.values() or PER_IMAGE in meta.threat:
-        raise ClasswiseError(f"{audit.name}: its outcomes cannot be computed again: imported, or a radius per image")
+        raise ClasswiseError(
+            f"{audit.name}: its outcomes cannot be computed again: they were imported, or each image has a radius"
+        )
     rows = torch.arange(len(images))
     if number is not None and number < len(images):
         chosen = np.random.default_rng(seed).choice(len(images), number, replace=False)

@@ -11,7 +11,7 @@ import pytest
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
 from classwise.sweeps.executors.local import Local
-from classwise.sweeps.tasks import LOG, attempts, run_task
+from classwise.sweeps.tasks import LOG, attempts, record, run_task
 from tests.launching import write_programs
 
 pytestmark = pytest.mark.usefixtures("forked")
@@ -41,6 +41,15 @@ def test_an_attempt_that_was_killed_has_no_end(tmp_path: Path) -> None:
 def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "attempts.jsonl").write_text('{"event": "changed"}\n{"event": "en')
     assert attempts(tmp_path) == [{"event": "changed"}]
+
+
+@pytest.mark.slow
+def test_a_task_whose_audits_have_changed_runs_again(tmp_path: Path) -> None:
+    """The event of the change belongs to no attempt."""
+    folder = write_programs(tmp_path / "task", "pass")
+    record(folder, event="changed")
+    assert run_task(folder) == 0
+    assert [line["event"] for line in attempts(folder)] == ["changed", "start", "end"]
 
 
 def test_a_task_runs_once_at_a_time(tmp_path: Path) -> None:

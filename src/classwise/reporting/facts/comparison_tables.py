@@ -125,8 +125,10 @@ def measure_table(comparison: Comparison) -> Table:
     if comparison.selected is not None:
         selected = selected_phrase(comparison.selected, comparison.alpha, comparison.group)
         kind = formatting.singular(comparison.group)
-        bold = f"an overall or worst-{kind} accuracy that is significantly higher than that of every other method"
-        bold = f"Bold: {bold}" if best_overall or best_worst else f"Bold would be {bold}; there is none"
+        above = "significantly higher than that of every other method"
+        bold = f"No overall or worst-{kind} accuracy is {above}, so none is in bold"
+        if best_overall or best_worst:
+            bold = f"Bold: an overall or worst-{kind} accuracy that is {above}"
         note = f"{selected}. {bold}. {note}"
     return Table("Comparison of methods, percent", heads, rows, note)
 

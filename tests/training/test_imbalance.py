@@ -207,3 +207,12 @@ def test_a_longer_increase_than_the_training_is_noted(tmp_path: Path) -> None:
     (note,) = (line for line in setup_notes(recipe, images, threat, resumed=False) if "robust-lt" in line)
     assert note == "schedule 'robust-lt' changes over 80 epochs, and the training has 30; set schedules.0.epochs"
     assert not [line for line in setup_notes(Recipe.read("he-lis"), images, threat, resumed=False) if "lis" in line]
+
+
+@pytest.mark.parametrize(("name", "beta"), [("at", None), ("trades", 6.0)])
+def test_settings_begin_as_the_constants_of_the_recipe(name: str, beta: float | None) -> None:
+    """As documented for schedules, which multiply them: ``before.epsilon`` is never None in training."""
+    recipe = Recipe.read(name, {"threat": "Linf:0.1"})
+    settings = recipe.parts.class_settings(with_counts(3, 2), [], 0)
+    assert close(settings.epsilon, [0.1, 0.1])
+    assert settings.beta is None if beta is None else close(settings.beta, [beta, beta])

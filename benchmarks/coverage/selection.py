@@ -18,7 +18,7 @@ from benchmarks.coverage.base import Regime, simulated
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.facts.comparison_sentences import best_exceeds_all
+from classwise.reporting.facts.comparison_tables import exceeds_all
 from classwise.stats.counts import BoolArray, ClassCounts
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 from classwise.stats.seeds import mean_over_seeds, worst_over_seeds
@@ -258,7 +258,8 @@ def best_is_decided(repetitions: int) -> Iterator[Regime]:
                 str(model): (Audit(Outcomes.from_predictions(labels, attacks={"pgd": predicted})),)
                 for model, predicted in enumerate(np.where(correct, labels, (labels + 1) % CLASSES))
             }
-            decided = best_exceeds_all(Comparison(audits))
+            comparison = Comparison(audits)
+            decided = exceeds_all(comparison, comparison.best[0], "worst")
             return (1.0, 1.0, 0.0) if decided else (0.0, 0.0, 0.0)
 
         regime = simulated(name, draw, max(repetitions // (50 if models > 5 else 10), 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ def linear(x: Tensor) -> Tensor:
     return torch.stack([torch.zeros_like(score), score], 1)
 
 
-def case(x: Tensor, norm: str = "Linf", **more: Tensor) -> AttackInputs:
+def case(x: Tensor, norm: str = "Linf", **more: Any) -> AttackInputs:
     count = len(x)
     threat = Threat("Linf" if norm == "Linf" else "L2", EPSILON[:count])
     return AttackInputs(x, torch.zeros(count, dtype=torch.int64), torch.arange(count), threat, CounterRNG(3), **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def mean_of_pixels(x: Tensor) -> Tensor:
     return torch.stack([total, torch.zeros_like(total)], 1)
 
 
-def case_of(x: Tensor, threat: str, seed: int = 0, **more: Tensor) -> AttackInputs:
+def case_of(x: Tensor, threat: str, seed: int = 0, **more: Any) -> AttackInputs:
     label = torch.zeros(len(x), dtype=torch.int64)
     return AttackInputs(x, label, torch.arange(len(x)), Threat.parse(threat), CounterRNG(seed, "attack"), **more)
 

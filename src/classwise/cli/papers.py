@@ -95,9 +95,9 @@ def list_items(
     """  # noqa: D301  # \b keeps the lines of the example apart
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        items = cw.papers.plan(names or (), scale)
+        planned = cw.papers.plan(names or (), scale)
         with console.progress() as listener:
-            found = cw.papers.forecast(items, scale, trainings, rates=measured, progress=listener)
+            found = cw.papers.forecast(planned, scale, trainings, rates=measured, progress=listener)
         show_forecast(found, json=json, added=True)
         return
     kept = None if store == STORE and not store.exists() else store
@@ -198,9 +198,10 @@ def run(
     check_device(device)
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
-        limits = {"data_sets": data_sets or (), "device": device, "rates": measured}
         with console.progress() as listener:
-            found = cw.papers.forecast(names, scale, trainings, **limits, progress=listener)
+            found = cw.papers.forecast(
+                names, scale, trainings, data_sets=data_sets or (), device=device, rates=measured, progress=listener
+            )
         show_forecast(found, json=json)
         return
     with console.resumable("repeat the command to continue"), console.progress() as listener:

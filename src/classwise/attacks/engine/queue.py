@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -442,7 +443,7 @@ class Queue:
 
     def _inputs(self, columns: Columns) -> AttackInputs:
         threat = self._threat.with_epsilon(columns["epsilon"]) if "epsilon" in columns else self._threat
-        optional = {name: columns.get(name) for name in _OPTIONAL}
+        optional: dict[str, Any] = {name: columns.get(name) for name in _OPTIONAL}
         return AttackInputs(columns["x0"], columns["y"], columns["index"], threat, self._rng, **optional)
 
     def _advance(self, slots: Columns, steps: int) -> Columns:

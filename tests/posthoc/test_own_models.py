@@ -251,7 +251,7 @@ def test_a_model_in_training_mode_is_adjusted_in_evaluation_mode(images: cw.Imag
     ("arguments", "options", "words"),
     [
         ([], {}, "data is required for a model that is not a run folder"),
-        (["IMAGES"], {"which": "last"}, "which = 'last': applies to a run"),
+        (["IMAGES"], {"which": "last"}, "which = 'last' applies to runs only"),
         (["IMAGES", THREAT], {"attack": "autoattack"}, "is a suite of 4 attacks"),
         (["IMAGES", ("Linf", torch.full((120,), 0.1))], {}, "one radius for all images"),
         (["IMAGES", "spatial:1"], {}, "does not support spatial"),

@@ -452,7 +452,7 @@ def test_further_results_of_the_models_are_items_of_the_report(tmp_path: Path) -
     assert build.verify(report.folder, paths[1:2]).differences == [], "the further results where they were"
     notes = build.verify(report.folder, model=Net(), images=images(), rerun=3).notes
     assert any("further results are not repeated" in note for note in notes)
-    check_refused("on 3 further results, and 2 are given", build.verify, report.folder, paths[:3])
+    check_refused("on 3 further results, but 2 are given", build.verify, report.folder, paths[:3])
     (report.folder / "appendix.html").touch()
     assert any("appendix.html is in the folder and no part" in note for note in build.verify(report.folder).notes)
     file = tmp_path / "search" / "search.json"

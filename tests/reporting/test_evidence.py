@@ -247,7 +247,7 @@ def test_another_policy_or_other_outcomes_are_found(report: build.Evidence, tmp_
     assert any("criteria_recorded differs" in line for line in found)
     other = saved(tmp_path / "other")
     assert any("verdict differs" in line for line in differences(report.folder, [other]))
-    check_refused("1 audits, and 2 are given", build.verify, report.folder, [other, other])
+    check_refused("1 audits, but 2 are given", build.verify, report.folder, [other, other])
 
 
 def test_files_that_are_missing_or_added_are_found(report: build.Evidence) -> None:

@@ -313,7 +313,7 @@ def cite(
     ],
     json: Json = False,
 ) -> None:
-    """Print the references of a method, a run or an attack as BibTeX.
+    """Print the BibTeX entries of a method, run or attack.
 
     A recipe of your own and a run begin with a comment: what the recipe is, or on which recipe it is based.
 

@@ -203,6 +203,8 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values; the ``text`` of a verdict states its answer and the level of its evidence."""
         plain: dict[str, Any] = json_value(dataclasses.asdict(self))
+        for row in (row for table in plain["tables"] for row in table["rows"]):
+            row["cells"] = [cell[:2] for cell in row["cells"]]  # no cell of a paper's table is in bold
         for fields, verdict in zip(plain["verdicts"], self.verdicts, strict=True):
             fields["text"] = verdict_text(verdict, self.evidence)
         return plain

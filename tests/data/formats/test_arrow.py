@@ -129,7 +129,7 @@ def test_labels_of_archives_and_folders(tmp_path: Path, caplog: pytest.LogCaptur
         (tmp_path / "numbered" / str(number) / "a.png").write_bytes(png(PICTURES[number // 2]))
     text = load_data(tmp_path / "numbered")
     assert text.class_names == ("0", "10", "2")
-    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; classes=0,2,10 gives" in caplog.text
+    assert "order of text (0, 10, 2, ...), as in torchvision's ImageFolder; --data-set classes=0,2,10 (" in caplog.text
     caplog.clear()
     ordered = load_data(tmp_path / "numbered", classes="0,2,10")
     assert ordered.class_names == ("0", "2", "10")

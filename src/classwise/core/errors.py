@@ -71,6 +71,7 @@ class ClasswiseError(ValueError):
     The command line prints the message and exits with status 2.
 
     Example:
+        >>> from classwise.core.errors import unknown
         >>> print(unknown("attack", "pdg", ["pgd", "apgd"]))
         unknown attack 'pdg'; did you mean 'pgd'? Known: apgd, pgd
     """

@@ -267,11 +267,21 @@ def test_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("count", "batch"), [(None, 1024), (1, 128), (128, 128), (129, 160), (1000, 1024), (1024, 1024), (50_000, 1024)]
+    ("count", "cpu", "gpu"),
+    [
+        (None, 128, 1024),
+        (1, 32, 128),
+        (33, 64, 128),
+        (128, 128, 128),
+        (129, 128, 160),
+        (1000, 128, 1024),
+        (1024, 128, 1024),
+        (50_000, 128, 1024),
+    ],
 )
-def test_batches_on_a_gpu_are_larger(count: int | None, batch: int) -> None:
-    assert usual_batch(torch.device("cuda"), count) == batch
-    assert usual_batch(torch.device("cpu"), count) == 128
+def test_batches_have_no_more_rows_than_there_are_images(count: int | None, cpu: int, gpu: int) -> None:
+    assert usual_batch(torch.device("cpu"), count) == cpu
+    assert usual_batch(torch.device("cuda"), count) == gpu
 
 
 def test_the_batch_size_on_a_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,19 +308,19 @@ def test_the_batch_size_on_a_gpu_is_recorded(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_batch_size_is_logged_recorded_and_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Listener()
     memory(monkeypatch, 60)
-    made = audit(network(), random_images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
+    made = audit(network(), random_images(80, 100), "Linf:0.01", ["fgsm"], out=tmp_path / "a", progress=lines)
     batch = made.outcomes.meta.batch_size
     assert batch is not None
     assert 32 <= batch < 128
     assert lines.lines[0].startswith(f"batch size {batch} instead of 128")
     memory(monkeypatch, 1e6)
-    again = audit(network(), random_images(80), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
+    again = audit(network(), random_images(80, 100), "Linf:0.01", ["fgsm"], out=tmp_path / "a", resume=True)
     assert again.outcomes.meta.batch_size == batch == Audit.load(tmp_path / "a").outcomes.meta.batch_size
     check_refused(
         "batch_size was",
         audit,
         network(),
-        random_images(80),
+        random_images(80, 100),
         "Linf:0.01",
         ["fgsm"],
         out=tmp_path / "a",
@@ -339,7 +349,7 @@ def test_a_batch_size_below_the_smallest_reproducible_one_is_noted(monkeypatch: 
 
 def test_an_estimate_notes_the_batch_size(monkeypatch: pytest.MonkeyPatch) -> None:
     memory(monkeypatch, 10)
-    assert "instead of 128" in estimate(network(), random_images(80), "Linf:0.01", ["fgsm"]).note
+    assert "instead of 128" in estimate(network(), random_images(80, 100), "Linf:0.01", ["fgsm"]).note
     assert estimate(network(), random_images(32), "Linf:0.01", ["fgsm"]).note == ""
 
 

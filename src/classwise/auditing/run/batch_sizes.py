@@ -15,7 +15,7 @@ from classwise.core.compute.precision import EXACT
 from classwise.models.modes import evaluating, frozen
 
 USUAL_BATCH = 128
-"""The default batch size on a CPU, and for few images; large images may need a smaller one."""
+"""The default batch size on a CPU, if there are as many images; large images may need a smaller one."""
 USUAL_BATCH_ON_A_GPU = 1024
 """The default batch size on a GPU, which smaller batches of small images do not keep busy."""
 SMALL_PIXELS = 64 * 64
@@ -43,17 +43,14 @@ class Fit(NamedTuple):
 
 
 def usual_batch(device: torch.device, images: int | None) -> int:
-    """The default batch size of a device: on a GPU not much more than the number of images, since batches are padded.
+    """The default batch size of a device: not much more than the number of images, since batches are padded.
 
     Args:
         device: where the images are attacked.
         images: number of images of the data; None: unknown.
     """
-    if device.type != "cuda":
-        return USUAL_BATCH
-    if images is None:
-        return USUAL_BATCH_ON_A_GPU
-    return max(USUAL_BATCH, min(USUAL_BATCH_ON_A_GPU, -(-images // SMALLEST_BATCH) * SMALLEST_BATCH))
+    least, most = (USUAL_BATCH, USUAL_BATCH_ON_A_GPU) if device.type == "cuda" else (SMALLEST_BATCH, USUAL_BATCH)
+    return most if images is None else max(least, min(most, -(-images // SMALLEST_BATCH) * SMALLEST_BATCH))
 
 
 def fitting_batch(model: nn.Module, x: Tensor, batch_size: int | None = None, *, images: int | None = None) -> Fit:

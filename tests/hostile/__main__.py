@@ -6,6 +6,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true", help="a line per case")
     asked = parser.parse_args()
     sys.dont_write_bytecode = True
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as on a terminal, also under nohup
     cases = [
         (category, case)
         for category, found in generate(asked.seed).items()

@@ -156,7 +156,7 @@ def table_of_predictions(
         columns |= {} if names is None else {NAME: or_none(names)}
         if confidences and label in confidences:
             columns |= _confidence_columns(confidences[label], truth, predicted, about.num_classes, label)
-        blocks.append(pd.DataFrame(columns))
+        blocks.append(columns)
         wrong |= misclassified & (label == CLEAN)
     return outcome_files.filled(blocks, dataclasses.replace(about, groups={})), about
 

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from classwise.auditing.outcomes import parquet as tables
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
@@ -20,6 +21,9 @@ from classwise.core.files.reading import open_regular
 from classwise.core.files.storage import MARKERS
 from classwise.core.settings.names import checked_names
 from classwise.stats.counts import IntArray
+
+Columns = Mapping[str, NDArray[Any]]
+"""Rows of outcomes as arrays (N,) by column; ``index`` is one of them."""
 
 COLUMNS: Mapping[str, str] = {
     "index": "int64",  # index of the image in the data set
@@ -109,10 +113,12 @@ def taken_columns(attacks: Iterable[str]) -> frozenset[str]:
     return frozenset({*COLUMNS, *TABLE_COLUMNS, ALL, *attacks})
 
 
-def filled(blocks: Sequence[pd.DataFrame], meta: Meta) -> pd.DataFrame:
+def filled(blocks: Sequence[Columns], meta: Meta) -> pd.DataFrame:
     """Concatenate blocks of rows into one typed frame; columns missing in a block are null."""
+    nulls = [np.full(len(block["index"]), None, dtype=object) for block in blocks]
     columns = {
-        label: _joined([_column(block, label) for block in blocks], kind) for label, kind in _types(meta).items()
+        label: _joined([block.get(label, null) for block, null in zip(blocks, nulls, strict=True)], kind)
+        for label, kind in _types(meta).items()
     }
     return pd.DataFrame(columns, copy=False)
 
@@ -122,19 +128,13 @@ def _types(meta: Meta) -> dict[str, str]:
     return {**COLUMNS, **dict.fromkeys(meta.groups, "int64")}
 
 
-def _column(block: pd.DataFrame, label: str) -> pd.Series[Any]:
-    """A column of a block; null if it is missing."""
-    return block[label] if label in block.columns else pd.Series(np.full(len(block), None, dtype=object))
-
-
-def _joined(parts: Sequence[pd.Series[Any]], kind: str) -> Any:
+def _joined(parts: Sequence[NDArray[Any]], kind: str) -> Any:
     """The parts of one column as one array of a type."""
+    values = np.concatenate(parts)
     if kind == "Int64":  # integers stay exact next to nulls
-        values = np.concatenate([part.to_numpy(dtype=np.int64, na_value=0) for part in parts])
-        return pd.arrays.IntegerArray(values, np.concatenate([part.isna().to_numpy() for part in parts]))
-    if kind == "string":
-        return pd.array(np.concatenate([part.to_numpy(dtype=object) for part in parts]), dtype="string")
-    return np.concatenate([part.to_numpy(dtype=kind) for part in parts])
+        missing = pd.isna(values)
+        return pd.arrays.IntegerArray(np.where(missing, 0, values).astype(np.int64), missing)
+    return pd.array(values, dtype="string") if kind == "string" else values.astype(kind, copy=False)
 
 
 def name(number: int) -> str:

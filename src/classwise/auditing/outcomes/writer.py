@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from classwise.auditing.outcomes import artifacts
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.artifacts import Artifacts
+from classwise.auditing.outcomes.files import Columns
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
@@ -51,7 +52,7 @@ class OutcomeWriter:
         self.meta = meta
         self.artifacts = Artifacts(folder)
         self._done: dict[str, list[pd.DataFrame]] = {label: [] for label in meta.attacks}
-        self._waiting: list[tuple[pd.DataFrame, Tensors]] = []
+        self._waiting: list[tuple[Columns, Tensors]] = []
         self._since = time.monotonic()
         self._next, self._stride, self._written = rank, world_size, written
         if folder is None:
@@ -63,17 +64,16 @@ class OutcomeWriter:
             for label, rows in frame.groupby("attack", sort=False):
                 self._done[str(label)].append(rows)
 
-    def add(self, rows: pd.DataFrame, tensors: Tensors | None = None) -> None:
+    def add(self, rows: Columns, tensors: Tensors | None = None) -> None:
         """Add the rows of images under one attack, and their tensors to save."""
-        if not len(rows):
+        if not len(rows["index"]):
             return
-        label = str(rows["attack"].iloc[0])
-        if self._waiting and self._waiting[0][0]["attack"].iloc[0] != label:
+        if self._waiting and self._waiting[0][0]["attack"][0] != rows["attack"][0]:
             self.flush()
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append((rows, tensors or {}))
-        waiting = sum(len(block) for block, _ in self._waiting)
+        waiting = sum(len(block["index"]) for block, _ in self._waiting)
         if waiting >= BLOCK_ROWS or time.monotonic() - self._since > BLOCK_SECONDS:
             self.flush()
 
@@ -106,9 +106,10 @@ class OutcomeWriter:
     def rows(self, label: str, index: IntArray) -> pd.DataFrame:
         """The existing rows of one attack for the images ``index``, in their order."""
         self.flush()
-        if not self._done[label]:
+        done = self._done[label]
+        if not done:
             return self._empty().set_index("index", drop=False)
-        rows = pd.concat(self._done[label])
+        done[:] = [rows] = [pd.concat(done) if len(done) > 1 else done[0]]
         places = pd.Index(rows["index"]).get_indexer(index)
         return rows.take(places[places >= 0]).set_index("index", drop=False)
 

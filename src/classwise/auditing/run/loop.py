@@ -9,19 +9,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job, StepsLeft
 from classwise.auditing.guards.evidence import SAMPLE
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Examples
-from classwise.auditing.outcomes.files import NAME
+from classwise.auditing.outcomes.files import NAME, Columns
 from classwise.auditing.outcomes.meta import CHANGED_NOTE, CLEAN
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run import batch_sizes
@@ -47,7 +48,7 @@ from classwise.threat.ball import Threat
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
 
-Block = tuple[pd.DataFrame, Tensors]
+Block = tuple[Columns, Tensors]
 """The rows of some images under one attack, and their tensors to save."""
 
 
@@ -95,13 +96,13 @@ class _Piece:
         images: the images, on the device if they take a small part of its memory.
         index: (N,) their indices.
         order: rows of the images of this process, classes in turn.
-        columns: the label, the radius, the groups and, if there are any, the names of the images, by index.
+        columns: the label, the radius, the groups and, if there are any, the names of the images, (N,).
     """
 
     images: Images
     index: IntArray
     order: Tensor
-    columns: pd.DataFrame
+    columns: Columns
 
     @property
     def own(self) -> IntArray:
@@ -112,6 +113,15 @@ class _Piece:
     def rows(self, index: Any) -> Tensor:
         """The rows of this process's images with these indices, in the order of attack."""
         return self.order[np.isin(self.index[self.order.numpy()], index)]
+
+    def values(self, index: Any, *names: str) -> dict[str, NDArray[Any]]:
+        """Columns of the images with these indices, in their order."""
+        places = self._places.get_indexer(index)
+        return {name: self.columns[name][places] for name in names}
+
+    @cached_property
+    def _places(self) -> pd.Index[int]:
+        return pd.Index(self.index)
 
 
 class AttackLoop:
@@ -192,7 +202,7 @@ class AttackLoop:
         index, device = images.index.cpu().numpy(), self.engine.device
         if device.type == "cuda" and images.x.nbytes <= IMAGES_SHARE * batch_sizes.memory_of(device):
             images = images.to(device)  # so that no attack copies them again
-        piece = _Piece(images, index, order, pd.DataFrame(columns, index))
+        piece = _Piece(images, index, order, columns)
         self._clean(piece)
         sampling = self.plan.sampling
         for label in self.plan.suite.attacks if sampling is None else sampling.first:
@@ -203,8 +213,8 @@ class AttackLoop:
     def _clean(self, piece: _Piece) -> None:
         """Run the clean pass on the images that have no row yet, and choose the examples among them."""
         done = self.writer.rows(CLEAN, piece.index)
-        for name in ("label", *self.writer.meta.groups):
-            if not np.array_equal(piece.columns[name].loc[done.index], done[name].to_numpy(dtype=np.int64)):
+        for name, values in piece.values(done.index, "label", *self.writer.meta.groups).items():
+            if not np.array_equal(values, done[name].to_numpy(dtype=np.int64)):
                 raise ClasswiseError(f"the folder contains an audit with other values of {name!r}; give another folder")
         self._write(CLEAN, piece, piece.rows(np.setdiff1d(piece.own, done.index)), self._clean_blocks)
         self._examples.add(self.writer.rows(CLEAN, piece.own))
@@ -213,8 +223,8 @@ class AttackLoop:
         """Evaluate images without attack, batch by batch."""
         for job in self._jobs(piece, todo):
             decision = self.engine.decide(job.x, job.y)
-            frame = clean_rows(job.index, job.y, decision, self.plan.repeats.count)
-            yield frame, self._tensors(job.index, job.x, decision.logits)
+            rows = clean_rows(job.index, job.y, decision, self.plan.repeats.count)
+            yield rows, self._tensors(job.index, job.x, decision.logits)
 
     def _attack(self, label: str, piece: _Piece, index: IntArray) -> None:
         """Run one attack on those of the images ``index`` that need it, and write the rows of the others."""
@@ -222,13 +232,15 @@ class AttackLoop:
         todo = clean[~clean.index.isin(self.writer.rows(label, index).index)]
         if self.plan.early_stop:
             wrong = todo[~todo["correct"]]
-            self._add(piece, carried_rows(label, wrong, piece.columns["epsilon"], attack.records))
+            epsilon = piece.values(wrong.index, "epsilon")["epsilon"]
+            self._add(piece, carried_rows(label, wrong, epsilon, attack.records))
             todo = todo[todo["correct"]]
         earlier = [*itertools.takewhile(lambda name: name != label, self.plan.suite.attacks)]
         if self.plan.cascade and earlier:
             rows = {name: self.writer.rows(name, todo.index.to_numpy(dtype=np.int64)) for name in earlier}
             removed = pd.concat([frame[frame["first_success"] == name] for name, frame in rows.items()])
-            self._add(piece, skipped_rows(label, removed, piece.columns["epsilon"]))
+            epsilon = piece.values(removed.index, "epsilon")["epsilon"]
+            self._add(piece, skipped_rows(label, removed, epsilon))
             todo = todo[~todo.index.isin(removed.index)]
         self._write(label, piece, piece.rows(todo.index), partial(self._attack_blocks, attack=attack, label=label))
         engine, not_reduced = self.engine, f"{label} computes no smaller batches when few images are left"
@@ -254,8 +266,8 @@ class AttackLoop:
         with contextlib.closing(blocks):
             for done in blocks:
                 threat = self.plan.threat.of(todo[done.row.cpu()], done.x.device)
-                frame = attacked_rows(label, done, threat, self.plan.repeats.count)
-                yield frame, self._tensors(done.index, done.x, done.logits, clean=done.x0)
+                rows = attacked_rows(label, done, threat, self.plan.repeats.count)
+                yield rows, self._tensors(done.index, done.x, done.logits, clean=done.x0)
 
     def _sample(self, piece: _Piece, sampling: Sampling) -> None:
         """Run the other attacks on the samples of a design, which every process computes from the rows of all."""
@@ -293,9 +305,9 @@ class AttackLoop:
             seeds = seeded(seed, self.engine.device)
             try:
                 with self.record.phase(label), seeds, contextlib.closing(blocks(piece, todo)) as found:
-                    for frame, tensors in found:
-                        self._add(piece, frame, tensors)
-                        self.progress.advance(len(frame))
+                    for rows, tensors in found:
+                        self._add(piece, rows, tensors)
+                        self.progress.advance(len(rows["index"]))
                         self.processes.check()
                         interruption.stop_point()
             except torch.OutOfMemoryError as error:
@@ -304,11 +316,10 @@ class AttackLoop:
             else:
                 break
 
-    def _add(self, piece: _Piece, frame: pd.DataFrame, tensors: Tensors | None = None) -> None:
+    def _add(self, piece: _Piece, rows: Columns, tensors: Tensors | None = None) -> None:
         """Add rows with the names of the images and a column for each of their groupings."""
         names = [name for name in (NAME, *self.writer.meta.groups) if name in piece.columns]
-        values = {name: piece.columns[name].loc[frame["index"]].to_numpy() for name in names}
-        self.writer.add(frame.assign(**values), tensors)
+        self.writer.add({**rows, **piece.values(rows["index"], *names)}, tensors)
 
     def _halve(self, error: Exception) -> None:
         """Halve the batch size after an out-of-memory error; a repetition is then not bit-identical."""

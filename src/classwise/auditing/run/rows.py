@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import AttackInputs, Decision, Engine, Finished
-from classwise.auditing.outcomes.files import REPEATS, REPORTED
+from classwise.auditing.outcomes.files import REPEATS, REPORTED, Columns
 from classwise.auditing.outcomes.meta import CLEAN
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.compute.transfers import to_cpu
@@ -24,22 +25,16 @@ from classwise.threat.ball import Threat
 OK, NAN, SKIPPED = "ok", "nan", "skipped"
 
 
-def clean_rows(index: Tensor, y: Tensor, decision: Decision, passes: int = 1) -> pd.DataFrame:
+def clean_rows(index: Tensor, y: Tensor, decision: Decision, passes: int = 1) -> Columns:
     """Rows of the clean images, from their indices (N,), labels (N,) and the decision over a number of passes."""
-    columns = _of_logits(decision.logits, y, decision.prediction) | {
-        "index": _numpy(index),
-        "epsilon": 0.0,
-        "distance": 0.0,
-        "iterations": 0,
-        "forwards": passes,
-        "backwards": 0,
-    }
+    columns = {**_of_logits(decision.logits, y, decision.prediction), "index": _numpy(index)}
     if passes > 1:
         columns[REPEATS] = _numpy(decision.repeats)
-    return _frame(columns, CLEAN)
+    others = {"epsilon": 0.0, "distance": 0.0, "iterations": 0, "forwards": passes, "backwards": 0}
+    return _finished_rows(columns, others, CLEAN)
 
 
-def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) -> pd.DataFrame:
+def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) -> Columns:
     """Rows of images that an attack has finished; the radius of ``threat`` is one number or (N,).
 
     Args:
@@ -55,47 +50,55 @@ def attacked_rows(attack: str, done: Finished, threat: Threat, passes: int = 1) 
     tensors |= {name: done.records[name] for name in REPORTED if name in done.records}
     tensors |= {"epsilon": epsilon} if isinstance(epsilon, Tensor) else {}
     measured = to_cpu({name: tensor.detach() for name, tensor in tensors.items()})
-    of_logits = _of_logits(measured.pop("logits"), measured.pop("y"), measured.pop("prediction"))
-    columns = {name: _numpy(tensor) for name, tensor in measured.items()}
-    return _frame(of_logits | {"epsilon": epsilon} | columns, attack)
+    columns = _of_logits(measured.pop("logits"), measured.pop("y"), measured.pop("prediction"))
+    columns = {**columns, **{name: _numpy(tensor) for name, tensor in measured.items()}}
+    return _finished_rows(columns, {} if "epsilon" in measured else {"epsilon": epsilon}, attack)
 
 
 def carried_rows(
-    attack: str, clean: pd.DataFrame, epsilon: pd.Series[float], reported: Collection[str] = ()
-) -> pd.DataFrame:
+    attack: str, clean: pd.DataFrame, epsilon: NDArray[np.float64], reported: Collection[str] = ()
+) -> Columns:
     """Rows of images that are misclassified without attack: the clean image, with zero steps and passes.
 
     Args:
         attack: the attack's label.
-        clean: the images' rows of the clean pass, by their indices.
-        epsilon: the radius of each image, by its index.
+        clean: the images' rows of the clean pass.
+        epsilon: the radius of each image.
         reported: the optional columns that the attack reports; they are 0, like the distance.
     """
-    zeros = dict.fromkeys(("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported)), 0)
-    return clean.assign(attack=attack, epsilon=epsilon.reindex(clean.index), **zeros)
+    zeros = ("iterations", "forwards", "backwards", *(name for name in REPORTED if name in reported))
+    values = {"attack": attack, "epsilon": epsilon, **dict.fromkeys(zeros, 0)}
+    return {str(name): clean[name].to_numpy() for name in clean} | _filled(values, len(clean))
 
 
-def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: pd.Series[float]) -> pd.DataFrame:
-    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them, by index."""
-    zeros = dict.fromkeys(("forwards", "backwards"), 0)
-    frame = removed[["index", "label", "first_success"]]
-    return frame.assign(attack=attack, epsilon=epsilon.reindex(removed.index), correct=False, status=SKIPPED, **zeros)
+def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: NDArray[np.float64]) -> Columns:
+    """Rows of images that a cascade skips, from the rows of the attacks that succeeded on them."""
+    values = {"attack": attack, "epsilon": epsilon, "correct": False, "status": SKIPPED, "forwards": 0, "backwards": 0}
+    kept = ("index", "label", "first_success")
+    return {name: removed[name].to_numpy() for name in kept} | _filled(values, len(removed))
 
 
-def _frame(columns: dict[str, Any], attack: str) -> pd.DataFrame:
-    first_success = np.array([attack, None], dtype=object)[columns["correct"].astype(np.int64)]
-    return pd.DataFrame(columns | {"attack": attack, "first_success": first_success})
+def _filled(values: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
+    """The values as columns; one number or text stands for all rows."""
+    return {
+        name: np.full(rows, value, dtype=object if isinstance(value, str) else None) for name, value in values.items()
+    }
 
 
-def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> dict[str, Any]:
+def _finished_rows(columns: Columns, others: Mapping[str, Any], attack: str) -> Columns:
+    """Columns with values of all rows, and with the attack that has succeeded."""
+    correct = columns["correct"]
+    first_success = np.array([attack, None], dtype=object)[correct.astype(np.int64)]
+    return {**columns, **_filled({**others, "attack": attack}, len(correct)), "first_success": first_success}
+
+
+def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> Columns:
     """The columns that are computed from float32 logits (N, C) and predictions (N,), each row from its own only."""
     values, label, predicted = _numpy(logits).astype(np.float64), _numpy(y), _numpy(prediction)
     rows = np.arange(len(label))
     valid = np.isfinite(values.max(axis=1))  # as in `classwise.models.logits.are_valid`
     values = np.where(valid[:, None], values, 0.0)
     confidence = special.softmax(values, axis=1)
-    # As in torch.argmax, the first of equal logits ranks first.
-    ranked = np.argsort(-values, axis=1, kind="stable")
     others = values.copy()
     others[rows, label] = -np.inf
     columns = {
@@ -106,10 +109,13 @@ def _of_logits(logits: Tensor, y: Tensor, prediction: Tensor) -> dict[str, Any]:
         "confidence_variance": confidence_variance(confidence),
     }
     if values.shape[1] > 1:
-        columns["runner_up"] = ranked[:, 1]
-    known = {name: np.where(valid, column, np.nan) for name, column in columns.items()}
+        # As in torch.argmax, the first of equal logits ranks first, also of classes that are excluded by -inf.
+        others = np.maximum(values, np.finfo(values.dtype).min)
+        others[rows, others.argmax(axis=1)] = -np.inf
+        columns["runner_up"] = others.argmax(axis=1)
+    known = columns if valid.all() else {name: np.where(valid, column, np.nan) for name, column in columns.items()}
     correct = valid & (predicted == label)
-    return known | {"label": label, "correct": correct, "status": np.where(valid, OK, NAN)}
+    return known | {"label": label, "correct": correct, "status": np.where(valid, OK, NAN).astype(object)}
 
 
 def _numpy(tensor: Tensor) -> np.ndarray[Any, Any]:

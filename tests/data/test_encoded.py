@@ -14,8 +14,9 @@ from PIL import Image
 
 import classwise as cw
 from classwise.core.errors import ClasswiseError
-from classwise.data import Images, Stream, encoded, load_data, stream_data
+from classwise.data import Images, Stream, encoded, load_data, stratified_subset, stream_data
 from classwise.data.encoded import EncodedImages
+from classwise.data.image_files import Decoder
 from classwise.data.sets import loading
 from classwise.data.sets.imagenet import ImageNet
 from classwise.data.sets.loading import open_data
@@ -194,6 +195,55 @@ def test_many_large_images_are_streamed_and_others_loaded(tmp_path: Path, monkey
     assert isinstance(open_data(source, size=8), Images)
     assert isinstance(open_data(source, subset=4), Images)
     assert isinstance(open_data("digits"), Images)
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_a_subset_decodes_only_its_images(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SOURCES[kind](tmp_path / "photos")
+    images = load_data(source)
+    expected = images.take(stratified_subset(images.y, 6, 2))
+    decoded = list[str]()
+    decode = Decoder.__call__
+
+    def counted(self: Decoder, source: Any, where: str) -> Any:
+        decoded.append(where)
+        return decode(self, source, where)
+
+    monkeypatch.setattr(Decoder, "__call__", counted)
+    found = load_data(source, subset=6, seed=2)
+    assert len(decoded) == 6
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.index, expected.index)
+    assert found.fingerprint() == expected.fingerprint()
+    assert found.class_names == expected.class_names
+    assert np.array_equal(found.image_names, expected.image_names)  # type: ignore[arg-type]
+
+
+def test_a_grey_subset_of_coloured_images_has_their_channels(tmp_path: Path) -> None:
+    source = folder(tmp_path / "photos", "L")
+    assert load_data(source, subset=4).shape == (1, 8, 9)
+    coloured = next(row for row in range(20) if row not in load_data(source, subset=4).index)
+    picture(coloured).save(source / CLASSES[2 * coloured // 20] / f"{coloured:02}.png")
+    images = load_data(source)
+    found, expected = load_data(source, subset=4), images.take(stratified_subset(images.y, 4))
+    assert torch.equal(found.x, expected.x)
+    assert found.shape == (3, 8, 9)
+
+
+def test_a_subset_of_imagenet_decodes_only_its_images(tmp_path: Path) -> None:
+    part = tmp_path / "imagenet" / "val"
+    for label in (1, 7):
+        (part / ImageNet.ids[label]).mkdir(parents=True)
+        for number in range(3):
+            picture(number, size=(260, 258)).save(part / ImageNet.ids[label] / f"{number}.png")
+    images = load_data("imagenet", root=tmp_path)
+    expected = images.take(stratified_subset(images.y, 4))
+    for row in set(range(6)) - set(expected.index.tolist()):
+        (part / ImageNet.ids[(1, 7)[row // 3]] / f"{row % 3}.png").write_bytes(b"damaged")
+    found = load_data("imagenet", root=tmp_path, subset=4)
+    assert torch.equal(found.x, expected.x)
+    assert torch.equal(found.index, expected.index)
+    assert found.fingerprint() == expected.fingerprint()
 
 
 def test_imagenet_has_its_classes_and_threat(tmp_path: Path) -> None:

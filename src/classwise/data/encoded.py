@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from classwise.core.errors import ClasswiseError
@@ -99,15 +100,32 @@ class EncodedImages:
     def __len__(self) -> int:
         return len(self.locations)
 
-    def images(self) -> Images:
-        """Decode all images.
+    def images(self, rows: Tensor | None = None) -> Images:
+        """Decode all images, or some, which equal those rows of all images.
+
+        Args:
+            rows: row numbers, int64 (M,), ascending; None: all.
 
         Raises:
             ClasswiseError: for a damaged image, or images of different sizes.
         """
-        x = self._stacked(self.locations)
+        rows = torch.arange(len(self)) if rows is None else rows
+        chosen = set(rows.tolist())
+        x = self._stacked(location for row, location in enumerate(self.locations) if row in chosen)
+        others = (location for row, location in enumerate(self.locations) if row not in chosen)
+        if len(x[0]) == 1 and any(map(_is_coloured, others)):
+            x = x.repeat(1, 3, 1, 1)
         names = self.image_names()
-        return Images(x, self.y, self.class_names, self.name, self.split, columns=self.columns, image_names=names)
+        return Images(
+            x,
+            self.y[rows],
+            self.class_names or [str(number) for number in range(int(self.y.max()) + 1)],
+            self.name,
+            self.split,
+            index=rows,
+            columns={key: Column(column.ids[rows], column.names) for key, column in (self.columns or {}).items()},
+            image_names=None if names is None else names[rows.numpy()],
+        )
 
     def image_names(self) -> ImageNames | None:
         """The path of each image relative to the root; of one in an archive, its name there after the archive's."""
@@ -125,7 +143,7 @@ class EncodedImages:
         Raises:
             ClasswiseError: if the first image or a header is damaged.
         """
-        coloured = any(is_coloured(location.content(), str(location)) for location in self.locations)
+        coloured = any(map(_is_coloured, self.locations))
         if self.size is None:
             width, height = size_of(self.locations[0].content(), str(self.locations[0]))
         else:
@@ -164,6 +182,10 @@ class EncodedImages:
     def _stacked(self, locations: Iterable[Location]) -> Tensor:
         """Some images, uint8 (N, C, H, W)."""
         return stack((str(location), self._decode(location.content(), str(location))) for location in locations)
+
+
+def _is_coloured(location: Location) -> bool:
+    return is_coloured(location.content(), str(location))
 
 
 class _Decoded:

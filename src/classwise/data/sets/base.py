@@ -130,6 +130,7 @@ class DataSet(ABC):
             split=split,
             superclasses=self.superclasses,
             superclass_names=self.superclass_names,
+            index=images.index,
             columns=images.columns,
             image_names=images.image_names,
         )

@@ -95,6 +95,9 @@ def load_data(
         images = opened.load() if isinstance(opened, Stream) else opened
     else:
         found = _find(source, root, data_format, options)
+        if subset is not None and (encoded := _encoded(found, split, root)) is not None:
+            part = encoded.images(stratified_subset(encoded.y, subset, seed))  # only these are decoded
+            return found.named(part, split) if isinstance(found, DataSet) else part
         if isinstance(found, DataSet):
             images = _load_named(found, split, root, download)
         else:

@@ -131,4 +131,4 @@ class OutcomeWriter:
         return Outcomes(pd.concat(blocks) if blocks else self._empty(), self.meta)
 
     def _empty(self) -> pd.DataFrame:
-        return pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups])
+        return outcome_files.typed(pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups]), self.meta)

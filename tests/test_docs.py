@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from tools.result_charts import CHARTS, DRAWN
 from tools.result_pages import PAGES, RESULTS
 
 import classwise
@@ -96,6 +97,29 @@ def test_links_have_targets(document: Path) -> None:
         found = (document.parent / target).resolve()
         built = found.is_relative_to(RESULTS) and str(found.relative_to(RESULTS)) in PAGES
         assert target.startswith("https://") or found.exists() or built, target
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_charts_of_results_are_those_of_the_committed_data(name: str) -> None:
+    """To draw them again: ``python -m tools.result_charts``."""
+    assert DRAWN[name]().standalone() == (CHARTS / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def test_the_charts_of_results_have_the_numbers_of_the_pages() -> None:
+    titles = {name: re.findall("<title>(.*?)</title>", (CHARTS / f"{name}.svg").read_text("utf-8")) for name in DRAWN}
+    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    for paper in catalogue.OWN:
+        marks = "".join(row[1][0] for row in cells(RESULTS / "README.md", f"### {paper}") if row[0][:1] == "C")
+        for verdict, mark in {"supported": "✓", "not observed": "✕", "inconclusive": "?", "not tested": "–"}.items():
+            assert f"{paper}, {verdict}: {marks.count(mark)}" in titles["claims"]
+    shares = [row[4].partition(" ")[0] for row in cells(RESULTS / "interval-coverage.md")[2:]]
+    counts = [sum(share.startswith(str(level)) for share in shares) for level in range(94, 99)]
+    counts.append(len(shares) - sum(counts))
+    assert f"{', '.join(map(str, counts[:-1]))} and {counts[-1]}](charts/coverage.svg)" in text
+    assert [int(title.rpartition(" ")[2]) for title in titles["coverage"]] == counts
+    assert {title.partition(": ")[2].partition(" ")[0] for title in titles["speed"][:4]} == {"2.1", "3.4", "3.9", "5.2"}
+    signed = [title for title in titles["strength"] if re.search(r"interval (−\S+ to −|\+\S+ to \+)", title)]
+    assert [title.partition(",")[0] for title in signed] == ["cw"]  # C&W for Linf against the library nearest to it
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

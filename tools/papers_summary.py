@@ -6,6 +6,7 @@ python -m tools.papers_summary      # write it again
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +16,16 @@ from classwise.papers import catalogue
 from classwise.papers.page import MARKS
 from classwise.papers.result import Result, stored_results
 from classwise.papers.store import Store
-from classwise.papers.tables import by_construction, estimate_text, findings_sentence, images_to_decide, overviews
+from classwise.papers.tables import (
+    DECIDED,
+    OPEN,
+    Overview,
+    by_construction,
+    estimate_text,
+    findings_sentence,
+    images_to_decide,
+    overviews,
+)
 from classwise.reporting.escape import markdown_text
 from classwise.reporting.formatting import NONE
 
@@ -34,9 +44,20 @@ def papers() -> str:
 
 
 def findings() -> str:
-    """A line for each paper: how many of its statements are supported or not observed, and the clearest one."""
+    """A line for each paper: how many of its statements have each verdict."""
     results = stored_results(Store(RESULTS / "papers"))
-    return "\n".join(f"- {name}: {findings_sentence(name, results)}" for name in catalogue.OWN)
+    return "\n".join(f"- {name}: {_counts(overviews(name, results))}" for name in catalogue.OWN)
+
+
+def _counts(found: Sequence[Overview]) -> str:
+    tested = [one for one in found if one.whole != OPEN]
+    count = Counter(one.whole for one in tested)
+    computed = sum(
+        one.whole == "supported" and one.shown is not None and one.shown[1].basis != "experiment" for one in tested
+    )
+    note = f" ({computed} by computation alone)" if computed else ""
+    others = [f"{count[kind]} {kind}" for kind in DECIDED[1:] if count[kind]]
+    return ", ".join([f"{count['supported']} of {len(tested)} supported{note}", *others])
 
 
 def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import re
+import runpy
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +21,7 @@ from classwise.attacks.blackbox import square
 from classwise.attacks.blackbox.square import Square, _bump_pair, _Window
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM
+from tests.documents import DOCS, blocks
 
 from .models import Small, images, labelled
 
@@ -120,3 +127,26 @@ def test_torchattacks_square(norm: str, radius: float, monkeypatch: pytest.Monke
     assert 40 < stand < 180
     assert abs(alike - stand) <= 8
     assert everywhere < min(stand, alike)
+
+
+@pytest.mark.slow
+def test_the_tutorial_for_users_of_torchattacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loop and its audit have the same accuracy but for the random starts; the attack of the library runs."""
+    peer("torchattacks")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    network = next(block for block in blocks(DOCS / "tutorials/audit.md") if block.file == "digits_net.py")
+    Path("digits_net.py").write_text(network.text.replace("range(20)", "range(6)"), encoding="utf-8")
+    runpy.run_path("digits_net.py", run_name="__main__")
+    page = DOCS / "tutorials" / "from-torchattacks.md"
+    loop, audit, theirs = (block.text for block in blocks(page) if block.language in ("py", "python"))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        space: dict[str, Any] = {}
+        for text in (loop, audit):
+            exec(compile(text, page.name, "exec"), space)
+    sys.modules.pop("digits_net")
+    first, second = map(float, re.findall(r"robust accuracy: ([\d.]+)%", printed.getvalue()))
+    assert 10 < first < 90
+    assert abs(first - second) < 2
+    exec(compile(theirs, page.name, "exec"), space)
+    assert space["audit"].by_attack.loc["all", "overall"] < space["audit"].by_attack.loc["clean", "overall"]

@@ -297,7 +297,7 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
     sentence, found = findings_sentence(paper, stored), overviews(paper, stored)
     front, text = (BLOCK.search(file.read_text(encoding="utf-8")).group(2) for file in (FRONT, README))  # type: ignore[union-attr]
     assert (front, text) == (findings(), summary())
-    assert f"- {paper}: {sentence}\n" in f"{front}\n"
+    (short,) = re.findall(rf"^- {paper}: (\d+) of (\d+) supported(?: \((\d+) by [^)]*\))?(.*)$", front, re.MULTILINE)
     own = text.partition(f"### {paper}\n")[2].partition("\n### ")[0]
     assert f"\n{sentence}\n" in own
     page = page_of(paper, folder)
@@ -321,6 +321,11 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         assert f">{span}<" in row or not span
         assert f"needs {needed}" in row or needed == "–"
     count = Counter(one.whole for one in found)
+    assert (int(short[0]), int(short[1])) == (count["supported"], sum(count[kind] for kind in DECIDED))
+    assert re.findall(r"\((\d+) by computation alone\)", sentence) == [number for number in short[2:3] if number]
+    assert {kind: int(number) for number, kind in re.findall(r", (\d+) (.*?)(?=,|$)", short[3])} == {
+        kind: count[kind] for kind in DECIDED[1:] if count[kind]
+    }
     assert [int(number) for number in re.findall(r"(?<=[ (])\d+(?= (?:was |were )?(?:supp|not|inc))", sentence)] == [
         count[kind] for kind in DECIDED if count[kind]
     ]

@@ -1,0 +1,147 @@
+"""The pictures of docs/gallery.md: figures as SVG, pages as seen in Chromium.
+
+python -m tools.gallery                  # draw all of them again
+python -m tools.gallery confusion curve  # some
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+import yaml
+from PIL import Image
+from tests.browser.session import browser
+from torch import nn
+
+import classwise as cw
+from classwise.cli import main as run
+from classwise.cli.demo import SMALL
+from classwise.data import Images
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "docs" / "images" / "gallery"
+RECORDED = ROOT / "docs" / "results"
+STUDY = RECORDED / "real-size" / "seed-0"
+WIDTH = 1200
+"""Width in pixels of the screen on which a page is shown."""
+
+
+def digits() -> tuple[nn.Module, Images]:
+    """The nearest-mean classifier of the README, and its test images."""
+    train, test = cw.load_data("digits", split="train"), cw.load_data("digits", split="test")
+    means = torch.stack([train.pixels()[train.y == digit].mean(0).flatten() for digit in range(10)])
+    linear = nn.Linear(64, 10)
+    with torch.no_grad():
+        linear.weight.copy_(2 * means)
+        linear.bias.copy_(-means.square().sum(1))
+    return nn.Sequential(nn.Flatten(), linear).eval(), test
+
+
+def audited() -> cw.Audit:
+    """The audit of the README, with its adversarial images."""
+    return cw.audit(*digits(), threat="Linf:0.1", save="images")
+
+
+def audit(folder: Path) -> None:
+    """The top of the page of an audit."""
+    cw.report(audited(), folder / "page.html")
+    picture(folder / "page.html", "audit", 900)
+
+
+def confusion(folder: Path) -> None:
+    """The confusion matrix under every attack."""
+    exported(audited(), "confusion-all", "confusion", folder)
+
+
+def viewer(folder: Path) -> None:
+    """The images of a viewer."""
+    cw.view(audited(), folder / "view")
+    picture(folder / "view" / "index.html", "viewer", 900, state="view=images")
+
+
+def comparison(folder: Path) -> None:
+    """Two models by class."""
+    audits = {name: cw.Audit.load(STUDY / name / "audits" / "pgd") for name in ("AT", "AT+adjusted")}
+    exported(cw.compare(audits), "classes", "comparison", folder)
+
+
+def curve(folder: Path) -> None:
+    """The accuracy of each class at every radius."""
+    exported(cw.robustness_curve(*digits(), "Linf", "pgd:steps=20", highest=0.2), "curve", "curve", folder)
+
+
+def board(folder: Path) -> None:
+    """The top of the leaderboard of the results."""
+    cw.report(cw.board([RECORDED / "board" / "board.json"]), folder / "index.html")
+    picture(folder / "index.html", "board", 900)
+
+
+def sweep(folder: Path) -> None:
+    """The page of two recipes with two seeds on digits, trained for 20 epochs."""
+    plan = {
+        "recipes": ["at", "trades"],
+        "budgets": ["short"],
+        "data": ["digits"],
+        "seeds": [0, 1],
+        "set": {**{field: value for field, value in SMALL.items() if field != "data.name"}, "epochs": 20},
+        "audits": {"quick": {"attack": ["pgd:steps=20"]}},
+    }
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
+    with contextlib.chdir(folder):
+        for words in (["run", "plan.yaml", "--out", "digits"], ["collect", "digits"]):
+            if run(["sweep", *words]) != 0:
+                raise SystemExit(f"classwise sweep {words[0]} failed")
+    picture(folder / "digits" / "results" / "comparison.html", "sweep", 900)
+
+
+def paper(folder: Path) -> None:
+    """The chart of the claims of a paper."""
+    cw.papers.write_pages(["kdd21"], RECORDED / "papers", folder)
+    picture(folder / "kdd21.html", "paper", 900, "#overview")
+
+
+def exported(result: object, figure: str, name: str, folder: Path) -> None:
+    """Save one figure of a result, as ``--export svg`` writes it."""
+    cw.export(result, folder / "files", ["svg"])  # type: ignore[arg-type]
+    (PICTURES / f"{name}.svg").write_bytes((folder / "files" / f"{figure}.svg").read_bytes())
+
+
+def picture(page: Path, name: str, height: int, part: str = "body", state: str = "") -> None:
+    """Save a page from the top of an element, ``height`` pixels high, as WebP."""
+    file = page.parent / "screen.png"
+    with browser() as opened:
+        opened.screen(width=WIDTH)
+        opened.open(page, state)
+        top = round(opened.run(f"document.querySelector('{part}').getBoundingClientRect().top + scrollY"))
+        opened.screenshot(file, whole=True)
+    with Image.open(file) as shown:
+        shown.convert("RGB").crop((0, top, shown.width, min(top + height, shown.height))).save(
+            PICTURES / f"{name}.webp", quality=80, method=6
+        )
+
+
+DRAWN: Mapping[str, Callable[[Path], None]] = {
+    function.__name__: function for function in (audit, confusion, viewer, comparison, curve, board, sweep, paper)
+}
+"""The functions that draw the pictures in a folder of their own, by name."""
+
+
+def main(names: Sequence[str]) -> None:
+    """Draw the named pictures, or all of them."""
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    for name in names or DRAWN:
+        with tempfile.TemporaryDirectory() as folder:
+            DRAWN[name](Path(folder))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.gallery", description="Draw the pictures of docs/gallery.md."
+    )
+    parser.add_argument("names", nargs="*", choices=[[], *DRAWN], metavar="NAME", help="pictures to draw; all of them")
+    main(parser.parse_args().names)

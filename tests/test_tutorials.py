@@ -30,7 +30,7 @@ MODULES = ("digits_net", "six_nets", "mine", "catchup", "test_catchup", "hinge",
 SMALLER: Mapping[str, Mapping[str, str]] = {
     "audit": {"range(20)": "range(10)"},
     "compare": {"range(10)": "range(2)", '"pgd:steps=20", out': '"pgd:steps=4", out'},
-    "from-robustbench": {" --subset 100": " --subset 10"},
+    "from-robustbench": {" --subset 100": " --subset 20"},
     "own-network": {
         '(("train", 80), ("val", 60), ("test", 100))': '(("train", 40), ("val", 10), ("test", 20))',
         "range(30)": "range(10)",

@@ -50,7 +50,7 @@ def audited() -> cw.Audit:
 def audit(folder: Path) -> None:
     """The top of the page of an audit."""
     cw.report(audited(), folder / "page.html")
-    picture(folder / "page.html", "audit", 900)
+    picture(folder / "page.html", "audit")
 
 
 def confusion(folder: Path) -> None:
@@ -59,9 +59,9 @@ def confusion(folder: Path) -> None:
 
 
 def viewer(folder: Path) -> None:
-    """The images of a viewer."""
+    """The failures of the weakest class in a viewer."""
     cw.view(audited(), folder / "view")
-    picture(folder / "view" / "index.html", "viewer", 900, state="view=images")
+    picture(folder / "view" / "index.html", "viewer", state="group=8&outcome=wrong&sort=margin", ready=".thumb")
 
 
 def comparison(folder: Path) -> None:
@@ -78,7 +78,7 @@ def curve(folder: Path) -> None:
 def board(folder: Path) -> None:
     """The top of the leaderboard of the results."""
     cw.report(cw.board([RECORDED / "board" / "board.json"]), folder / "index.html")
-    picture(folder / "index.html", "board", 900)
+    picture(folder / "index.html", "board")
 
 
 def sweep(folder: Path) -> None:
@@ -96,13 +96,13 @@ def sweep(folder: Path) -> None:
         for words in (["run", "plan.yaml", "--out", "digits"], ["collect", "digits"]):
             if run(["sweep", *words]) != 0:
                 raise SystemExit(f"classwise sweep {words[0]} failed")
-    picture(folder / "digits" / "results" / "comparison.html", "sweep", 900)
+    picture(folder / "digits" / "results" / "comparison.html", "sweep")
 
 
 def paper(folder: Path) -> None:
     """The chart of the claims of a paper."""
     cw.papers.write_pages(["kdd21"], RECORDED / "papers", folder)
-    picture(folder / "kdd21.html", "paper", 900, "#overview")
+    picture(folder / "kdd21.html", "paper", "#overview")
 
 
 def exported(result: object, figure: str, name: str, folder: Path) -> None:
@@ -111,18 +111,19 @@ def exported(result: object, figure: str, name: str, folder: Path) -> None:
     (PICTURES / f"{name}.svg").write_bytes((folder / "files" / f"{figure}.svg").read_bytes())
 
 
-def picture(page: Path, name: str, height: int, part: str = "body", state: str = "") -> None:
-    """Save a page from the top of an element, ``height`` pixels high, as WebP."""
+def picture(page: Path, name: str, part: str = "body", state: str = "", ready: str = "body") -> None:
+    """Save a screen of a page, from the top of the element ``part``, as WebP, once the element ``ready`` exists."""
     file = page.parent / "screen.png"
     with browser() as opened:
         opened.screen(width=WIDTH)
+        opened.send("Emulation.setScrollbarsHidden", hidden=True)
         opened.open(page, state)
-        top = round(opened.run(f"document.querySelector('{part}').getBoundingClientRect().top + scrollY"))
-        opened.screenshot(file, whole=True)
+        opened.wait(f"document.querySelector('{ready}')")
+        opened.run("new Promise((done) => setTimeout(done, 1000))")  # for the images
+        opened.run(f"document.querySelector('{part}').scrollIntoView()")
+        opened.screenshot(file)
     with Image.open(file) as shown:
-        shown.convert("RGB").crop((0, top, shown.width, min(top + height, shown.height))).save(
-            PICTURES / f"{name}.webp", quality=80, method=6
-        )
+        shown.convert("RGB").save(PICTURES / f"{name}.webp", quality=80, method=6)
 
 
 DRAWN: Mapping[str, Callable[[Path], None]] = {

@@ -7,7 +7,6 @@ python -m tools.gallery confusion curve  # some
 from __future__ import annotations
 
 import argparse
-import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,11 +15,10 @@ import torch
 import yaml
 from PIL import Image
 from tests.browser.session import browser
-from torch import nn
+from torch import Tensor, nn
 
 import classwise as cw
 from classwise.cli import main as run
-from classwise.cli.demo import SMALL
 from classwise.data import Images
 
 ROOT = Path(__file__).parents[1]
@@ -31,15 +29,34 @@ WIDTH = 1200
 """Width in pixels of the screen on which a page is shown."""
 
 
-def digits() -> tuple[nn.Module, Images]:
-    """The nearest-mean classifier of the README, and its test images."""
-    train, test = cw.load_data("digits", split="train"), cw.load_data("digits", split="test")
+def nearest_mean() -> nn.Module:
+    """The nearest-mean classifier of the README."""
+    train = cw.load_data("digits", split="train")
     means = torch.stack([train.pixels()[train.y == digit].mean(0).flatten() for digit in range(10)])
+    return _linear(2 * means, -means.square().sum(1))
+
+
+def logistic() -> nn.Module:
+    """A logistic regression of digits, after 200 steps from zero."""
+    train = cw.load_data("digits", split="train")
+    model = _linear(torch.zeros(10, 64), torch.zeros(10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(200):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(train.pixels()), train.y).backward()
+        optimizer.step()
+    return model
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Module:
     linear = nn.Linear(64, 10)
-    with torch.no_grad():
-        linear.weight.copy_(2 * means)
-        linear.bias.copy_(-means.square().sum(1))
-    return nn.Sequential(nn.Flatten(), linear).eval(), test
+    linear.load_state_dict({"weight": weight, "bias": bias})
+    return nn.Sequential(nn.Flatten(), linear).eval()
+
+
+def digits() -> tuple[nn.Module, Images]:
+    """The nearest-mean classifier, and the test images."""
+    return nearest_mean(), cw.load_data("digits", split="test")
 
 
 def audited() -> cw.Audit:
@@ -82,20 +99,22 @@ def board(folder: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """The page of two recipes with two seeds on digits, trained for 20 epochs."""
+    """The page of two classifiers of digits under two radii."""
+    attack = ["pgd:steps=20", "pgd:steps=20,objective=margin"]
     plan = {
-        "recipes": ["at", "trades"],
-        "budgets": ["short"],
+        "models": [
+            {"name": build.__name__, "model": f"tools.gallery:{build.__name__}"} for build in (nearest_mean, logistic)
+        ],
         "data": ["digits"],
-        "seeds": [0, 1],
-        "set": {**{field: value for field, value in SMALL.items() if field != "data.name"}, "epochs": 20},
-        "audits": {"quick": {"attack": ["pgd:steps=20"]}},
+        "audits": {
+            name: {"attack": attack, "threat": f"Linf:{radius}"} for name, radius in (("small", 0.05), ("large", 0.1))
+        },
     }
     (folder / "plan.yaml").write_text(yaml.safe_dump(plan), encoding="utf-8")
-    with contextlib.chdir(folder):
-        for words in (["run", "plan.yaml", "--out", "digits"], ["collect", "digits"]):
-            if run(["sweep", *words]) != 0:
-                raise SystemExit(f"classwise sweep {words[0]} failed")
+    out = str(folder / "digits")
+    for words in (["run", str(folder / "plan.yaml"), "--out", out], ["collect", out]):
+        if run(["sweep", *words]) != 0:
+            raise SystemExit(f"classwise sweep {words[0]} failed")
     picture(folder / "digits" / "results" / "comparison.html", "sweep")
 
 

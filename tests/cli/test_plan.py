@@ -43,9 +43,20 @@ def test_a_table_a_chart_and_a_page(classwise: Classwise, tmp_path: Path) -> Non
     assert [row.split("  ")[0] for row in rows[:4]] == ["worst class above 20 %"] * 2 + ["which class is the worst"] * 2
     assert any("█" in row and row.endswith("%") for row in rows)
     assert "Class accuracies (assumed): 30.0 to 60.0 %." in rows
+    assert any(row.startswith("The chart is smoothed: ") for row in rows)
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Power by images a class" in page
     assert printed.endswith(f"page: {tmp_path / 'page.html'}\n")
+
+
+def test_the_chart_contains_the_images_of_the_audit(classwise: Classwise, audits: dict[str, Path]) -> None:
+    """Far from the targets its other points are of few test sets: at 60 images it must not contradict the table."""
+    said = classwise("plan", audits["at"], "--above=20%", "--attack=pgd:steps=3", "--json")
+    facts, (curve,) = said.facts, said.facts["curves"]
+    (row,) = [row for row in facts["rows"] if row["target"] is None]
+    assert dict(zip(curve["images"], curve["power"], strict=True))[60] == pytest.approx(row["power"], abs=0.03)
+    assert curve["power"] == sorted(curve["power"])
+    assert "simulated test sets, worst class above 20 %, 1 run" in said.err
 
 
 def test_json_and_passes(classwise: Classwise) -> None:

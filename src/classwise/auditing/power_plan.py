@@ -18,6 +18,8 @@ from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError, unknown
+from classwise.core.progress.display import listening
+from classwise.core.progress.listener import Progress
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Count, Seed
 from classwise.stats.counts import FloatArray, IntArray
@@ -127,6 +129,7 @@ def plan(
     confidence: Level = 0.95,
     repetitions: Count | None = None,
     seed: Seed = 0,
+    progress: Progress | bool | None = None,
 ) -> PowerPlan:
     """Find the images of a class and the training runs with which an audit or a comparison decides a question.
 
@@ -157,6 +160,7 @@ def plan(
         confidence: confidence level of the intervals.
         repetitions: number of simulated test sets near a result (default: 1000; 400 for differences).
         seed: seed of the simulation.
+        progress: True shows the simulated test sets; or a listener.
 
     Raises:
         IncompleteError: if an audit is incomplete.
@@ -182,13 +186,15 @@ def plan(
     planner = _Planner(pilot, len(assumed.first), passes, given, images is None, alpha, repetitions, seed)
     rows: list[PlanRow] = []
     curves: dict[tuple[str, int], PowerCurve] = {}
-    for text, question, population in asked:
-        for runs in seeds or ((3, 5) if question.overall else (1,)):
-            if question.kind == "identity" and runs > 1:
-                raise ClasswiseError("identity is a question about one training run; omit seeds")
-            found, curve = planner.answer(text, question, assumed.of_runs(population, runs, question), runs)
-            rows += found
-            curves |= {} if curve is None else {(text, runs): curve}
+    if identity and max(seeds or (1,)) > 1:
+        raise ClasswiseError("identity is a question about one training run; omit seeds")
+    with listening(progress) as listener:
+        for text, question, population in asked:
+            for runs in seeds or ((3, 5) if question.overall else (1,)):
+                truth = assumed.of_runs(population, runs, question)
+                found, curve = planner.answer(text, question, truth, runs, listener)
+                rows += found
+                curves |= {} if curve is None else {(text, runs): curve}
     several = any(row.seeds > 1 for row in rows)
     related = several or any(population.second is not None for _, _, population in asked)
     sentences = itertools.compress(assumed.sentences, (True, related, several))
@@ -209,20 +215,27 @@ class _Planner:
     seed: int
 
     def answer(
-        self, text: str, question: Question, truth: Population, runs: int
+        self, text: str, question: Question, truth: Population, runs: int, listener: Progress
     ) -> tuple[list[PlanRow], PowerCurve | None]:
         """The rows of a question, and the power by images if it was searched."""
         settings: dict[str, Any] = {"alpha": self.alpha, "seed": self.seed}
         if self.given is not None and (size := int(np.max(self.given)) * self.classes * runs) > MOST_GIVEN:
             raise ClasswiseError(f"images: {size:,} outcomes of a model; at most {MOST_GIVEN:,} are simulated")
+        listener.start(f"simulated test sets, {text}, {runs} run{'s' if runs > 1 else ''}", 0)
         repetitions = self.repetitions or (REPETITIONS if truth.second is None else OF_DIFFERENCES)
         found: list[tuple[float | None, int | IntArray | None, float]] = []
         curve = None
         if self.given is not None:
             share = power(question, truth, self.given, runs, repetitions=repetitions, **settings)
             found.append((None, self.given, share))
+            listener.advance(repetitions)
         if self.search:
-            curve = images_needed(question, truth, runs, repetitions=repetitions, **settings)
+            sizes, known = np.unique(0 if self.given is None else self.given), dict[int, tuple[int, float]]()
+            if len(sizes) == 1 and found:
+                known[int(sizes[0])] = repetitions, found[0][2]
+            curve = images_needed(
+                question, truth, runs, repetitions=repetitions, known=known, simulated=listener.advance, **settings
+            )
             at = dict(zip(curve.images, curve.power, strict=True))
             found += [(goal, n, max(curve.power) if n is None else at[n]) for goal, n in curve.needed.items()]
         rows = []

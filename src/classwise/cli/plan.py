@@ -151,25 +151,27 @@ def plan(
         classwise plan audits/at --half-width 2% --images 500 --seeds 3,5,10
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(html, "--html", json=json)
-    found = cw.plan(
-        named_sources(sources) if sources else None,
-        accuracy=_accuracies(accuracy, worst, others, classes, sources),
-        above=_share(above, "--above"),
-        below=_share(below, "--below"),
-        difference=_share(difference, "--difference"),
-        identity=identity,
-        half_width=_share(half_width, "--half-width"),
-        overall_difference=_share(overall_difference, "--overall-difference"),
-        different=_share(different, "--different"),
-        run_sd=_share(run_sd, "--run-sd"),
-        class_name=class_name,
-        images=images,
-        seeds=None if seeds is None else integers(seeds, "--seeds"),
-        attacks=attack or None,
-        threat=threat,
-        confidence=confidence,
-        seed=seed,
-    )
+    with console.progress() as listener:
+        found = cw.plan(
+            named_sources(sources) if sources else None,
+            accuracy=_accuracies(accuracy, worst, others, classes, sources),
+            above=_share(above, "--above"),
+            below=_share(below, "--below"),
+            difference=_share(difference, "--difference"),
+            identity=identity,
+            half_width=_share(half_width, "--half-width"),
+            overall_difference=_share(overall_difference, "--overall-difference"),
+            different=_share(different, "--different"),
+            run_sd=_share(run_sd, "--run-sd"),
+            class_name=class_name,
+            images=images,
+            seeds=None if seeds is None else integers(seeds, "--seeds"),
+            attacks=attack or None,
+            threat=threat,
+            confidence=confidence,
+            seed=seed,
+            progress=listener,
+        )
     with printing_beside(page):
         if page is not None:
             cw.report(found, page)

@@ -39,7 +39,7 @@ MOST_IMAGES, MOST_OUTCOMES = 10_000, 4_000_000
 """Images of a class, and outcomes of all runs on all images, up to which a number is searched."""
 MOST_PLANNED = 100_000
 """Images of a class up to which a number is stated."""
-_START, _STEPS, _BLOCK = 64, 6, 50
+_START, _STEPS, BLOCK = 64, 6, 50
 """The number that a search begins with, its steps near each target, and repetitions after which it may leave one."""
 _NEAR, _FAR = 0.01, 0.08
 """A search ends at a power that is at most `_NEAR` below a target or twice this above it, and leaves one at `_FAR`."""
@@ -241,6 +241,8 @@ def images_needed(
     alpha: float = 0.05,
     repetitions: int = 400,
     seed: int = 0,
+    known: Mapping[int, tuple[int, float]] | None = None,
+    simulated: Callable[[int], None] = lambda _: None,
 ) -> PowerCurve:
     """Find the images of a class at which the power reaches each target.
 
@@ -252,17 +254,20 @@ def images_needed(
         alpha: 1 minus the coverage of the intervals.
         repetitions: number of simulated test sets near a target; fewer where the power clearly differs from it.
         seed: seed of the simulation.
+        known: powers that were simulated already, with the number of test sets, by the images of a class.
+        simulated: called with the number of test sets after each block of them.
     """
     outcomes = len(population.first) * seeds * (1 if population.second is None else 2)
     most = int(np.clip(MOST_OUTCOMES // outcomes, 50, MOST_IMAGES))
-    found: dict[int, tuple[int, float]] = {}
+    found = dict(known or {})
 
     def simulate(images: int) -> float:
         if images not in found:
             times, decided = 0, 0.0
-            for first in range(0, repetitions, _BLOCK):
-                block = min(_BLOCK, repetitions - first)
+            for first in range(0, repetitions, BLOCK):
+                block = min(BLOCK, repetitions - first)
                 times += block
+                simulated(block)
                 decided += block * power(
                     question, population, images, seeds, alpha=alpha, repetitions=block, seed=seed, first=first
                 )

@@ -13,10 +13,15 @@ from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Dot, Drawing, Group, Line
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.reporting.templating import both_widths, render
-from classwise.stats.power import PowerCurve
+from classwise.stats.power import BLOCK, PowerCurve
 
 WIDTH, PLOT = 640.0, 250.0
 LEFT, RIGHT, BOTTOM = 40.0, 16.0, 40.0
+SMOOTHED = (
+    "The chart is smoothed: whole images make the power a saw-tooth, so that a few images more may have a lower power, "
+    f"and far from the targets a point is from as few as {BLOCK} test sets."
+)
+"""How the chart differs from the table."""
 SPACING = 1.15
 """Least ratio of two numbers of images that are printed below each other."""
 
@@ -34,7 +39,7 @@ def power_plan_page(plan: PowerPlan) -> str:
             "population": f"Intervals are {formatting.level(plan.alpha)} intervals.",
             "plan": table,
             "figure": both_widths(power_curves, plan) if plan.curves else "",
-            "caption": "Share of simulated test sets that decide the question; dots: the planned numbers.",
+            "caption": f"Share of simulated test sets that decide the question; dots: the planned numbers. {SMOOTHED}",
         },
     )
 

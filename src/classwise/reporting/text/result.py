@@ -21,7 +21,7 @@ from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.sentences import objective_caveat
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_table
-from classwise.reporting.pages.power_plan import plan_table, shown_points
+from classwise.reporting.pages.power_plan import SMOOTHED, plan_table, shown_points
 from classwise.reporting.text.audit import audit_parts, weakness_parts
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable, in_unit, joined, spanned_rows
@@ -130,6 +130,7 @@ def power_plan_parts(plan: PowerPlan) -> Iterator[str | TextTable]:
             yield f"{images:>7,}  {'█' * round(40 * share):<40}  {100 * share:.0f} %"
     yield ""
     yield table.note
+    yield from [SMOOTHED] if plan.curves else []
     yield from plan.assumptions
 
 

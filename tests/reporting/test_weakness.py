@@ -117,7 +117,9 @@ def test_equally_common_confusions_are_counted() -> None:
     assert (
         "commonest confusion of all classes: bird as airplane, 30 of the 40 images of bird" in str(audit).splitlines()
     )
-    assert "automobile as bird, 20 of the 40 images of automobile (as many as of 1 other)" in str(counted(30, 20, 20))
+    assert "automobile as bird, 20 of the 40 images of automobile (1 other confusion has as many images)" in str(
+        counted(30, 20, 20)
+    )
 
 
 def test_the_clearest_failures_are_shown_or_linked(tmp_path: Path) -> None:

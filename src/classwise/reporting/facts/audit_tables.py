@@ -40,7 +40,7 @@ def means_note() -> str:
 
 def legend(heads: Collection[str]) -> str:
     """Definitions of the metrics among the heads of a table, in one line; without those that are plain words."""
-    metrics = arranged(without=("overall", "macro", "worst", "worst20", "asymmetry", "target_share"))
+    metrics = arranged(without=("overall", "macro", "worst", "worst20"))
     return "; ".join(f"{metric.title}: {metric.about}" for metric in metrics if metric.title in heads)
 
 

@@ -328,7 +328,8 @@ def confusion_sentences(facts: AuditFacts) -> list[str]:
 def commonest_phrase(found: Commonest) -> str:
     """The commonest confusion, without a full stop."""
     (name, predicted), of = found.names, formatting.counted(found.of, "image")
-    equal = f" (as many as of {formatting.counted(found.equal, 'other')})" if found.equal else ""
+    others = "1 other confusion has" if found.equal == 1 else f"{found.equal:,} other confusions have"
+    equal = f" ({others} as many images)" if found.equal else ""
     return f"{name} as {predicted}, {formatting.count(found.images)} of the {of} of {name}{equal}"
 
 

@@ -39,7 +39,9 @@ def adjust_logits(
     seed: Seed = None,
     out: Annotated[
         Path | None,
-        out_option("The weights to write.", "RUN/checkpoints/adjusted.safetensors", metavar="FILE"),
+        out_option(
+            "The weights to write.", "RUN/checkpoints/adjusted.safetensors; required without a run", metavar="FILE"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

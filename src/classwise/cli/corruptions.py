@@ -51,7 +51,9 @@ def corruptions(
     ] = None,
     out: Annotated[
         Path | None,
-        out_option("The folder of the audits.", "RUN/corruptions/DATA-SPLIT"),
+        out_option(
+            "The folder of the audits.", "RUN/corruptions/DATA-SPLIT; without a run audits/MODEL-DATA-SPLIT-corruptions"
+        ),
     ] = None,
     resume: Resume = False,
     json: Json = False,

@@ -54,7 +54,7 @@ def curve(
     ] = None,
     out: Annotated[
         Path | None,
-        out_option("The curve's folder.", "RUN/curves/curve-DATA-SPLIT"),
+        out_option("The curve's folder.", "RUN/curves/curve-DATA-SPLIT; without a run audits/MODEL-curve-DATA-SPLIT"),
     ] = None,
     resume: Resume = False,
     html: Page = None,

@@ -56,7 +56,9 @@ def interpolate_weights(
     seed: Seed = None,
     out: Annotated[
         Path | None,
-        out_option("The weights to write.", "RUN/checkpoints/interpolated.safetensors", metavar="FILE"),
+        out_option(
+            "The weights to write.", "RUN/checkpoints/interpolated.safetensors; required without a run", metavar="FILE"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

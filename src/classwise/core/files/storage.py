@@ -686,5 +686,5 @@ def _changed_value(key: str, was: Any, now: Any) -> str:
         return _changed_value(f"{key}.{within}", was[within], now[within])
     before, after = (textwrap.shorten(json.dumps(value), 80, placeholder=" ...") for value in (was, now))
     changed = f"{key} was {before}, now {after}"
-    identified = {"data_hash": "other images", "model_hash": "another model"}.get(key)
+    identified = {"data_hash": "other images", "model_hash": "another model, or another normalisation of it"}.get(key)
     return f"{identified} ({changed})" if identified else changed

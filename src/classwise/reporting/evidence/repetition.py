@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from classwise.auditing.evaluation.evaluation import STORED, GuardMode
 from classwise.auditing.evaluation.option import Decides
+from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.audit import audit as run_audit
 from classwise.auditing.run.preparation import model_identity
@@ -19,8 +21,10 @@ from classwise.auditing.run.result import Audit
 from classwise.core.compute.environment import environment
 from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError
+from classwise.core.settings.code_identity import STRUCTURE
 from classwise.data.images import Images
 from classwise.models.base import device_of
+from classwise.models.provenance import model_facts
 from classwise.reporting.formatting import bare_percent
 from classwise.threat.text import PER_IMAGE
 
@@ -68,7 +72,8 @@ class Repetition(NamedTuple):
         if self.warnings is not None:
             guards = f"guards that warn only now: {', '.join(self.warnings) or 'none'}"
         share = bare_percent(1 - 0.05 ** (1 / self.images))
-        power = f"a change of {share} % of all images would be found with a probability of 95 %"
+        changed = f"if the outcomes of {share} % of all images were changed"
+        power = f"{changed}, such a sample would show it with a probability of 95 %"
         power = "" if self.warnings is not None or self.differing else f"; {power}"
         return f"{counts} differ from those of a repetition; {promise}{power}; {guards}"
 
@@ -81,19 +86,61 @@ def identity_differences(audit: Audit, model: nn.Module | None, images: Images |
         model: the model, as it would be audited; None: not compared.
         images: the images; None: not compared.
     """
-    meta = audit.outcomes.meta
+    meta, name = audit.outcomes.meta, place_of(audit)
     if images is not None and (found := images.fingerprint()) != meta.data_hash:
-        yield f"{audit.name}: the images have the SHA-256 {found}, and those of the audit {meta.data_hash or 'none'}"
+        yield (
+            f"{name}: the images have the SHA-256 {found}, and those of the audit {meta.data_hash or 'none'}: "
+            f"{_why_other_images(meta, images)}"
+        )
     if model is None:
         return
-    weights, code = model_identity(model)
-    if weights != meta.model_hash:
-        before = meta.model_hash or "none"
-        yield f"{audit.name}: the weights have the SHA-256 {weights}, and those of the audit {before}"
+    (digest, code), here = model_identity(model), model_facts(model)
+    same_file = "weights_sha256" in here and here["weights_sha256"] == audit.environment.get("weights_sha256")
+    explained = False
+    if digest != meta.model_hash:
+        before, now = (facts.get("normalisation") for facts in (audit.environment, here))
+        other_scale = before is not None and before != now
+        explained = other_scale and same_file
+        why = "the weights or the settings of the model differ, such as --outputs or --model-set"
+        if other_scale:
+            why = f"the audit has {_scale_text(before)}, and this model has {_scale_text(now)} (--mean, --std)"
+        elif same_file:
+            why = (
+                "the file of weights is the same, and a setting of the model differs, such as --outputs or --model-set"
+            )
+        elif "weights_sha256" in here and (before_file := audit.environment.get("weights_sha256")):
+            why = f"the file of weights has the SHA-256 {here['weights_sha256']}, and that of the audit {before_file}"
+        about = "the model, with its normalisation,"
+        yield f"{name}: {about} has the SHA-256 {digest}, and that of the audit {meta.model_hash or 'none'}: {why}"
     recorded = (meta.code or {}).get("model", {})
     for part in sorted({*recorded, *code}):
-        if recorded.get(part) != code.get(part):
-            yield f"{audit.name}: the code of the model differs: {part}"
+        if recorded.get(part) != code.get(part) and not (explained and part == STRUCTURE):
+            yield f"{name}: the code of the model differs: {part}"
+
+
+def place_of(audit: Audit) -> str:
+    """The folder of an audit, which distinguishes audits of one name; its name if it is in none."""
+    return audit.name if audit.path is None else os.path.normpath(audit.path)
+
+
+def _scale_text(normalisation: Mapping[str, Sequence[float]] | str | None) -> str:
+    """A normalisation of `classwise.models.provenance.model_facts` in words."""
+    if isinstance(normalisation, Mapping):
+        values = (f"{name} {','.join(f'{value:.7g}' for value in normalisation[name])}" for name in normalisation)
+        return f"a normalisation with {' and '.join(values)}"
+    return normalisation or "an unknown normalisation"
+
+
+def _why_other_images(meta: Meta, images: Images) -> str:
+    """The settings by which images differ from those of an audit; the usual ones if none is known."""
+    found = []
+    if meta.images and len(images) != meta.images:
+        found.append(f"these are {len(images):,} images, and the audit has {meta.images:,} (--subset, --split)")
+    if images.split and meta.split and images.split != meta.split:
+        found.append(f"the split is {images.split}, and that of the audit {meta.split} (--split)")
+    if images.class_names is not None and tuple(images.class_names) != meta.class_names:
+        found.append("the names of the classes, or their order, differ (--data-set classes=...)")
+    return "; ".join(found) or "pixels or labels differ, as with another setting of --data-set, such as size=64"
 
 
 def repeat(audit: Audit, model: nn.Module, images: Images, number: int | None, seed: int) -> Repetition:
@@ -113,7 +160,7 @@ def repeat(audit: Audit, model: nn.Module, images: Images, number: int | None, s
     attacks = {label: spec for label, spec in meta.attacks.items() if label != CLEAN}
     if not meta.model_hash or meta.threat is None or None in attacks.values() or PER_IMAGE in meta.threat:
         raise ClasswiseError(
-            f"{audit.name}: its outcomes cannot be computed again: they were imported, or each image has a radius"
+            f"{place_of(audit)}: its outcomes cannot be computed again: they were imported, or each image has a radius"
         )
     rows = torch.arange(len(images))
     if number is not None and number < len(images):

@@ -16,6 +16,7 @@ import torch
 import yaml
 from torch.nn.functional import cross_entropy
 
+import classwise
 from classwise.models import build_model, save_weights
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +102,15 @@ def test_the_step_that_installs(tmp_path: Path, extras: str) -> None:
     assert (tmp_path / "pip.txt").read_text(encoding="utf-8").splitlines() == expected
 
 
+def test_the_examples_install_from_this_repository() -> None:
+    """classwise is installed by the action or from a clone, at the version of the package, not from an index."""
+    for file in (ROOT / "examples" / "ci").glob("*.yml"):
+        text = file.read_text(encoding="utf-8")
+        assert "pip install classwise" not in text, file.name
+        (found,) = re.findall(r"OWNER/classwise(?:@|, ref: )v([\w.]+)", text)
+        assert found == classwise.__version__.partition(".dev")[0], file.name
+
+
 def workflow(name: str, job: str) -> list[dict[str, Any]]:
     """The steps of a job in examples/ci."""
     text = (ROOT / "examples" / "ci" / f"{name}.yml").read_text(encoding="utf-8")
@@ -146,10 +156,10 @@ def test_the_workflow_that_audits(tmp_path: Path, model: str, conditions: str, s
 
 @pytest.mark.slow
 def test_the_workflow_that_compares(tmp_path: Path) -> None:
-    """Ten lines, whose commands fail for a model of lower accuracy."""
+    """Twelve lines, whose commands fail for a model of lower accuracy."""
     steps = workflow("regression", "compare")
     text = (ROOT / "examples" / "ci" / "regression.yml").read_text(encoding="utf-8")
-    assert len(text.partition("    steps:\n")[2].splitlines()) == 10
+    assert len(text.partition("    steps:\n")[2].splitlines()) == 12
     script = steps[-1]["run"].replace("photos/", "photos.npz --attack fgsm --guards off")
     executable(tmp_path / "pip", "#!/bin/sh\n")
     executable(tmp_path / "classwise", f'#!/bin/sh\nexec {sys.executable} -m classwise "$@"\n')
@@ -197,6 +207,8 @@ def test_an_input_is_not_run_as_code(tmp_path: Path) -> None:
     conditions = {"fail-if": "worst(all) < 0.2\n\t\n", "require": "any < 1\r\n"}
     words = bash(STEPS[1], tmp_path, python=str(python), model="x", **conditions).stdout.splitlines()
     assert words[7:10] == ["--fail-if=worst(all) < 0.2", "--require=any < 1", "--junit=classwise-audit/audit.xml"]
+    words = bash(STEPS[1], tmp_path, python=str(python), model="x", policy="a b.yaml").stdout.splitlines()
+    assert words[7:9] == ["--policy=a b.yaml", "--junit=classwise-audit/audit.xml"]
 
 
 def test_the_output_is_not_read_as_commands_of_the_workflow(tmp_path: Path) -> None:

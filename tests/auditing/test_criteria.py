@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from torch import nn
 import classwise as cw
 from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
-from classwise.auditing.criteria.policy import Policy
+from classwise.auditing.criteria.policy import DEFAULT_GUARDS, Policy
 from classwise.auditing.criteria.thresholds import COMPARISONS, Condition, Threshold, met
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
@@ -583,3 +584,11 @@ def test_policies_that_do_not_fit_the_audit_are_refused_first(
     file = written(tmp_path / "policy.yaml", **changes)
     check_refused(message, audited_pairs, tmp_path / "a", file)
     assert not (tmp_path / "a").exists()
+
+
+def test_the_page_on_policies_names_the_default_guards() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "evidence.md").read_text(encoding="utf-8")
+    (row,) = [line for line in text.splitlines() if line.startswith("| `guards` |")]
+    named, _, others = row.partition("Others, such as ")
+    assert {*re.findall(r"`([\w-]+)`", named)} - {"guards", "default"} == {*DEFAULT_GUARDS}
+    assert {*re.findall(r"`([\w-]+)`", others)} & {*DEFAULT_GUARDS} == set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
@@ -59,3 +60,66 @@ def test_verification_exits_with_1_if_anything_differs(audit: str, classwise: Cl
     said = classwise("evidence", "verify", "evidence")
     assert said.status == 1
     assert "evidence.html differs from its SHA-256" in said.err
+
+
+AUDITED = ("audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=40", "--precision=float32")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "guards", "status", "verdict"),
+    [
+        (["overall(all) > 0.99", "overall(all) >= 1"], [], 0, "passed"),
+        (["overall(all) > 0.99", "overall(all) >= 0"], [], 1, "failed"),
+        (["overall(all) > 0.99", "overall(all) >= 1"], ["untrained"], 3, "not as required"),
+        (["overall(all) >= 0"], ["untrained"], 1, "failed"),
+    ],
+    ids=["passed", "failed", "a guard warns", "failed, and a guard warns"],
+)
+def test_an_audit_with_a_policy_decides_its_criteria_as_evidence_does(
+    classwise: Classwise,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    conditions: list[str],
+    guards: list[str],
+    status: int,
+    verdict: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(Path("policy.yaml"), fail_if=conditions, guards=guards)
+    said = classwise(*AUDITED, "--policy=policy.yaml", "--out=a", "--junit=a.xml", "--sarif=a.sarif")
+    assert said.status == status, said.err
+    lines = {word: [line for line in (said.out + said.err).splitlines() if line.startswith(word)]
+             for word in ("passed: ", "failed: ", "not as required: ")}  # fmt: skip
+    passed = 0 if guards else sum(not condition.endswith(">= 0") for condition in conditions)
+    failed = sum(condition.endswith(">= 0") for condition in conditions)
+    assert [*map(len, lines.values())] == [passed, failed, len(guards)]
+    report = classwise("evidence", "a", "--policy=policy.yaml")
+    assert (report.status, f"verdict: {verdict}" in report.out) == (status, True)
+    assert ("a: passed: " in report.out) == (status == 0 or (failed > 0 and not guards))
+    for line in lines["not as required: "]:
+        assert f"a: {line}" in report.out
+    if guards:
+        assert all(word not in Path("evidence/evidence.html").read_text() for word in (">passed<", "it passes, too"))
+    suite = ET.parse("a.xml").getroot()
+    undecided = [case.get("name") for case in suite.iter("testcase") if case.find("error") is not None]
+    assert int(suite.get("failures", "")) == failed
+    assert undecided == (["requires an audit as of the policy"] if guards else []) + [
+        f"fails if {condition}" for condition in conditions if guards and not condition.endswith(">= 0")
+    ]
+    found = json.loads(Path("a.sarif").read_text())["runs"][0]["results"]
+    assert sum(result["ruleId"] == "undecided" for result in found) == len(undecided)
+    again = classwise(*AUDITED, "--policy=policy.yaml", "--out=b", "--json")
+    facts = json.loads(again.out)
+    assert (again.status, len(facts["not_as_required"])) == (status, len(guards))
+    assert [*facts["fail_if"].values()] == [
+        True if text.endswith(">= 0") else None if guards else False for text in conditions
+    ]
+
+
+def test_the_criteria_of_a_policy_are_checked_before_any_attack(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(Path("policy.yaml"), fail_if=["eleven(all) < 0.1"])
+    assert "unknown measure or class" in classwise(*AUDITED, "--policy=policy.yaml", "--out=a").refusal
+    assert not Path("a").exists()

@@ -295,7 +295,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], dict[str, Any] | None], str]] = {
     "old dates": (_dated, "differs from its SHA-256"),
     "forged outcomes": (_forged, "outcomes of 60 images differ"),
     "removed warnings": (_without_warnings, "guards that warn only now: train"),
-    "other weights": (lambda _: {"model": Net(seed=1)}, "the weights have the SHA-256"),
+    "other weights": (lambda _: {"model": Net(seed=1)}, "the weights or the settings of the model differ"),
     "other structure": (lambda _: {"model": nn.Sequential(*Net(), nn.Softplus())}, "the code of the model differs"),
     "other code": (lambda _: {"model": Code()}, "the code of the model differs"),
     "other images": (lambda _: {"images": images(seed=2)}, "the images have the SHA-256"),
@@ -315,13 +315,68 @@ def test_tampering_is_found(kind: str, tmp_path: Path) -> None:
     assert any(message in line for line in build.verify(report.folder, **(given | changed)).differences)
 
 
+def test_a_difference_that_a_setting_explains_names_it(tmp_path: Path) -> None:
+    """A forgotten normalisation is not other weights, and part of the images is not other images."""
+    file = tmp_path / "net.pt"
+    torch.save(Net().state_dict(), file)
+
+    def loaded(seed: int = 0, **options: Any) -> nn.Module:
+        torch.save(Net(seed).state_dict(), file)
+        found = cw.load_model(Net(1), weights=file, **options)
+        assert isinstance(found, nn.Module)
+        return found
+
+    scale = {"mean": [0.43], "std": [0.12]}
+    report = reported(tmp_path, model=loaded(**scale))
+    assert build.verify(report.folder, model=loaded(**scale), images=images()).differences == []
+    (line,) = build.verify(report.folder, model=loaded()).differences
+    assert line.startswith(f"{tmp_path / 'a'}: the model, with its normalisation, has the SHA-256 ")
+    stated = "the audit has a normalisation with mean 0.43 and std 0.12, and this model has no normalisation layer"
+    assert line.endswith(f"{stated} (--mean, --std)")
+    (line,) = build.verify(report.folder, model=loaded(mean=[0.43], std=[0.13])).differences
+    assert line.endswith("std 0.12, and this model has a normalisation with mean 0.43 and std 0.13 (--mean, --std)")
+    (line,) = build.verify(report.folder, model=loaded(seed=2, **scale)).differences
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert f"the file of weights has the SHA-256 {digest}, and that of the audit " in line
+    assert len(build.verify(report.folder, model=loaded(seed=2)).differences) == 2
+    for other, why in (
+        (images().take(range(59)), "these are 59 images, and the audit has 60 (--subset, --split)"),
+        (dataclasses.replace(images(1), split="valid"), "the split is valid, and that of the audit test (--split)"),
+        (images(1), "another setting of --data-set, such as size=64"),
+        (dataclasses.replace(images(1), class_names=("b", "a")), "their order, differ (--data-set classes=...)"),
+    ):
+        (line,) = build.verify(report.folder, images=other).differences
+        assert line.endswith(why)
+
+
+def test_a_verification_names_the_verdict(tmp_path: Path) -> None:
+    for name, condition in (("passed", "overall(all) < 0.01"), ("failed", "overall(all) < 1")):
+        policy = policy_file(tmp_path / f"{name}.yaml", fail_if=[condition])
+        report = cw.evidence(audited(tmp_path / name / "a", policy), policy, tmp_path / f"{name}-evidence")
+        found = build.verify(report.folder)
+        assert (found.differences, found.notes[0]) == ([], f"the verdict of the report is: {name}")
+
+
+def test_an_audit_that_is_not_as_required_passes_no_criterion(tmp_path: Path) -> None:
+    criteria = ["overall(all) < 0.01", "overall(clean) < 1"]
+    policy = policy_file(tmp_path / "policy.yaml", fail_if=criteria, attacks=["pgd:steps=6"])
+    report = cw.evidence(audited(tmp_path / "a"), policy, tmp_path / "evidence", card=True)
+    (about,) = report.facts["audits"]
+    assert [row["status"] for row in about["criteria"]] == ["undecided", "failed"]
+    assert [row["at_end"] for row in about["criteria"]] == ["undecided", "failed"]
+    assert about["criteria"][0]["detail"].endswith("; it would pass if the audit were as the policy requires")
+    for text in (report.page.read_text(), (report.folder / "README.md").read_text()):
+        assert "it would pass if the audit were as the policy requires" in text
+        assert "it passes, too" not in text
+
+
 def test_a_sample_is_attacked_again_in_any_order(tmp_path: Path) -> None:
     report = reported(tmp_path, batch_size=32)
     found = build.verify(report.folder, model=Net(), images=images(), rerun=7, seed=3)
     assert found.differences == []
     (note,) = [note for note in found.notes if "(seed 3)" in note]
     assert "0 of 14 outcomes of 7 images differ from those of a repetition; none may on this machine" in note
-    assert f"a change of {100 * (1 - 0.05 ** (1 / 7)):.1f} % of all images would be found" in note
+    assert f"if the outcomes of {100 * (1 - 0.05 ** (1 / 7)):.1f} % of all images were changed, such a sample" in note
     assert "guards are repeated with all images only" in note
     seeds = {note.rpartition("(seed")[2] for _ in range(2) for note in
              build.verify(report.folder, model=Net(), images=images(), rerun=2).notes if "seed" in note}  # fmt: skip
@@ -350,7 +405,8 @@ def test_reports_of_several_models_are_compared_with_the_one_of_the_same_weights
     report = cw.evidence(audits, policy, tmp_path / "evidence")
     found = build.verify(report.folder, model=Net(1), images=images(), rerun=5)
     assert found.differences == []
-    assert sum("the model and the images of the report" in note for note in found.notes) == 1
+    (note,) = [note for note in found.notes if "the model and the images match those of the audit" in note]
+    assert note.startswith(f"{tmp_path / '1' / 'a'}: ")
     assert build.verify(report.folder, model=Net(2)).differences
 
 

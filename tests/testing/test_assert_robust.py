@@ -14,12 +14,14 @@ import pytest
 from torch import Tensor
 
 from classwise.auditing.criteria.thresholds import Threshold
+from classwise.core.errors import IncompleteError
 from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
 from classwise.testing import assert_robust, robustness
 from classwise.testing.robustness import _conditions
 from classwise.threat.ball import Threat
+from tests.auditing.test_criteria import POLICY, written
 from tests.auditing.toys import images, model
 from tests.refusals import check_refused
 
@@ -47,6 +49,22 @@ def test_a_robust_model_passes_and_a_weak_class_fails(tmp_path: Path) -> None:
     assert lines[-1].startswith(f"audit: {tmp_path}")
     with pytest.raises(AssertionError, match="accuracy of class 2 under all"):
         assert_robust(model(), data, fail_if=["class 2(all) < 1"], **SETTINGS)
+
+
+def test_the_criteria_of_a_policy_are_conditions(tmp_path: Path) -> None:
+    data = images(strength=(0.06, 0.06, 0.01))
+    options: dict[str, Any] = {"attacks": "fgsm", "precision": "float32"}
+
+    def stated(**changes: Any) -> Path:
+        threat = POLICY["threat_model"] | {"radius": "Linf:0.02"}
+        return written(tmp_path / "policy.yaml", threat_model=threat, **changes)
+
+    assert assert_robust(model(), data, policy=stated(fail_if=["overall(all) > 0.99"]), **options).complete
+    with pytest.raises(AssertionError, match="overall under all is"):
+        assert_robust(model(), data, worst=0.0, policy=stated(fail_if=["overall(all) >= 0"]), **options)
+    late = POLICY["validity"] | {"until": "2020-01-01"}
+    with pytest.raises(IncompleteError, match="not as the policy requires: The policy was valid until 2020-01-01"):
+        assert_robust(model(), data, policy=stated(fail_if=["overall(all) > 0.99"], validity=late), **options)
 
 
 def test_a_requirement_is_required() -> None:

@@ -13,7 +13,7 @@ import typer
 import classwise as cw
 from classwise.auditing.evaluation.evaluation import FLAGS
 from classwise.cli import console
-from classwise.cli.builds import BuildOptions
+from classwise.cli.builds import NOT_AS_REQUIRED, BuildOptions, lacking_now
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.evaluation import Flags, flags
 from classwise.cli.exit_status import ExitStatus
@@ -42,6 +42,7 @@ from classwise.reporting.formatting import bare_percent
 if TYPE_CHECKING:
     from torch import nn
 
+    from classwise.auditing.criteria.policy import Policy
     from classwise.auditing.criteria.thresholds import Threshold
     from classwise.auditing.evaluation.evaluation import Evaluation
     from classwise.core.compute.rates import Rates
@@ -54,7 +55,9 @@ def audit(
     data: DataSource,
     asked: Annotated[Flags, flags(*FLAGS)],
     *,
-    out: Annotated[Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT")] = None,
+    out: Annotated[
+        Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT; without a run audits/MODEL-DATA-SPLIT")
+    ] = None,
     html: Page = None,
     json: Json = False,
     build: BuildOptions,
@@ -88,7 +91,7 @@ def audit(
         classwise audit runs/cfa --fail-if 'cat(all) < 0.1' \\
             --junit audit.xml --sarif audit.sarif
         classwise audit runs/cfa --attack autoattack --settle 0.5  # estimate
-        classwise audit runs/cfa --policy policy.yaml  # see evidence
+        classwise audit runs/cfa --policy policy.yaml  # decides its criteria
         classwise audit runs/cfa-seeds --resume     # every run of a folder
         torchrun --nproc-per-node 4 -m classwise audit runs/cfa --device cuda
         classwise audit runs/cfa --attack autoattack --shards 40 --on slurm
@@ -100,7 +103,8 @@ def audit(
     from classwise.core.compute.distributed import launched, local_device
 
     # Options are validated before the model and the images are loaded.
-    thresholds = _thresholds(asked, build)
+    policy = _policy(asked)
+    thresholds = _thresholds(asked, build, policy)
     options, seeds = asked.options, model.seed_runs()
     page, measured = new_file(html, "--html", json=json), measured_rates(rates, estimate=estimate)
     of_whole = {**vars(trackers), "junit": build.junit, "sarif": build.sarif, "html": html, "estimate": estimate}
@@ -119,7 +123,7 @@ def audit(
                 threshold.check_group(images.class_names)
         if seeds:
             place = {"name": f"{images.name}-{images.split}", "out": out, "resume": resume}
-            audit_all_seeds(seeds, images, threat, asked.suite, thresholds, {**options, **place}, json=json)
+            audit_all_seeds(seeds, images, threat, asked.suite, thresholds, policy, {**options, **place}, json=json)
             return
         network = model.load(images, device)
         if estimate:
@@ -146,25 +150,38 @@ def audit(
             return
         page = page or named
         if processes.is_main:  # before a process exits, since torchrun then stops the others
-            _write(result, run, thresholds, build, trackers, page)
+            lacks = lacking_now(result, policy)
+            with _decided(thresholds), printing_beside(page):
+                cw.report(result, page, run=run)
+            build.write(result, thresholds, page, policy, lacks)
+            trackers.log_audit(result, page)
     if processes.is_main:
-        _conclude(result, thresholds, folder, page, json=json)
+        _conclude(result, thresholds, policy, lacks, folder, page, json=json)
 
 
-def _thresholds(asked: Flags, build: BuildOptions) -> dict[str, Threshold]:
-    """The conditions, whose attacks must be among those asked for; the policy, if there is one, is read too.
+def _policy(asked: Flags) -> Policy | None:
+    """The policy of ``--policy``.
 
     Raises:
-        ClasswiseError: if a condition, an attack or the policy is invalid.
+        ClasswiseError: as `Policy.read`.
     """
     from classwise.auditing.criteria.policy import Policy
+
+    file = asked.options["policy"]
+    return None if file is None else Policy.read(file)
+
+
+def _thresholds(asked: Flags, build: BuildOptions, policy: Policy | None) -> dict[str, Threshold]:
+    """The conditions and the criteria of the policy, whose attacks must be among those asked for.
+
+    Raises:
+        ClasswiseError: if a condition or an attack is invalid.
+    """
     from classwise.auditing.run.requirements import asked_by
     from classwise.auditing.run.suite import norm_of, parse_attacks
 
-    if (policy := asked.options["policy"]) is not None:
-        Policy.read(policy)
-    threat, attacks = asked_by(policy, asked.threat_of(None), asked.suite)
-    return build.thresholds(parse_attacks(attacks, norm_of(threat)))
+    threat, attacks = asked_by(asked.options["policy"], asked.threat_of(None), asked.suite)
+    return build.thresholds(parse_attacks(attacks, norm_of(threat)), policy)
 
 
 def _check_cache(cache: Path | None, out: Path | None, sharding: ShardOptions) -> None:
@@ -212,36 +229,36 @@ def _run_shards(
     return finished or cw.Audit.load(folder)
 
 
-def _write(
+def _conclude(
     result: cw.Audit,
-    run: cw.Run | None,
     thresholds: dict[str, Threshold],
-    build: BuildOptions,
-    trackers: TrackerOptions,
+    policy: Policy | None,
+    lacks: list[str],
+    folder: Path,
     page: Path,
+    *,
+    json: bool,
 ) -> None:
-    """Write the page and the files of build servers, and send both to the trackers."""
-    with _decided(thresholds), printing_beside(page):
-        cw.report(result, page, run=run)
-    build.write(result, thresholds, page)
-    trackers.log_audit(result, page)
-
-
-def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, page: Path, *, json: bool) -> None:
-    """Print an audit and exit with the status of its thresholds.
+    """Print an audit and exit with the status of its conditions and of the criteria of its policy.
 
     Raises:
-        IncompleteError: if no condition is true, but one is undecided, or images are not evaluated.
+        IncompleteError: if no condition is true, but one is undecided, images are not evaluated, or the audit lacks
+            something of its policy.
         typer.Exit: with 1 if a condition is true.
     """
     from classwise.reporting.facts.condition_text import decision_text, result_text
 
+    criteria = () if policy is None else policy.fail_if
     held = {text: threshold.decide(result) for text, threshold in thresholds.items()}
     failed = [text for text, holds in held.items() if holds]
+    undecided = [text for text, holds in held.items() if holds is None]
+    if lacks:  # then no criterion is passed
+        held |= {text: held[text] or None for text in criteria}
     with _decided(thresholds), printing_beside(page):
         if json:
             facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
-            console.show_json(facts | {"fail_if": held})
+            required = {} if policy is None else {"not_as_required": lacks}
+            console.show_json(facts | {"fail_if": held} | required)
         else:
             console.show_result(result)
             console.echo(f"audit: {folder}")
@@ -252,13 +269,17 @@ def _conclude(result: cw.Audit, thresholds: dict[str, Threshold], folder: Path, 
     for text in failed:
         line = f"failed: {decision_text(text, fails=True)}: {result_text(result, thresholds[text])}"
         console.print_error(printable(line))
+    for line in lacks:
+        console.print_error(printable(f"not as required: {line}"))
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
-    undecided = [text for text, holds in held.items() if holds is None]
     if undecided or not (held or result.finished):
-        verdict = f"; --fail-if {undecided[0]!r} is undecided" if undecided else ""
+        kind = "the criterion" if undecided and undecided[0] in criteria else "--fail-if"
+        verdict = f"; {kind} {undecided[0]!r} is undecided" if undecided else ""
         how = result.outcomes.meta.completion if result.finished else "--resume"
         raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with {how} to continue")
+    if lacks:
+        raise IncompleteError(NOT_AS_REQUIRED)
 
 
 def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
@@ -311,12 +332,10 @@ def _estimate(
 
 def _decidable(thresholds: dict[str, Threshold], options: Evaluation, images: cw.Images | Stream) -> dict[str, str]:
     """Whether so many images can decide the conditions and the criteria of the policy, by text, where it is known."""
-    from classwise.auditing.criteria.policy import Policy
     from classwise.reporting.facts.condition_size import size_before
 
     if options["group"] is not None or not isinstance(images, cw.Images):
         return {}
     count, names = images.class_counts().numpy(), images.class_names
-    criteria = {} if options["policy"] is None else Policy.read(options["policy"]).thresholds
-    about = {text: size_before(threshold, count, names) for text, threshold in (thresholds | criteria).items()}
+    about = {text: size_before(threshold, count, names) for text, threshold in thresholds.items()}
     return {text: sentence for text, sentence in about.items() if sentence}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,22 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.stats import OWN_METRICS
 
 if TYPE_CHECKING:
+    from classwise.auditing.criteria.policy import Policy
     from classwise.auditing.criteria.thresholds import Threshold
     from classwise.auditing.run.suite import Suite
 
 JUNIT = "Write the results of the conditions as JUnit XML."
+
+
+NOT_AS_REQUIRED = "an audit is not as the policy requires, so it passes no criterion"
+"""The end of a command whose audit lacks something of its policy."""
+
+
+def lacking_now(audit: cw.Audit, policy: Policy | None) -> list[str]:
+    """What an audit lacks today of its policy, a sentence for each; empty without a policy."""
+    from classwise.reporting.evidence.facts import not_as_required
+
+    return [] if policy is None else not_as_required(audit, policy, dt.datetime.now(dt.UTC))
 
 
 def checked_junit(path: Path | None, conditions: Sequence[str]) -> None:
@@ -38,7 +51,7 @@ class BuildOptions:
     """Conditions that fail a build.
 
     Raises:
-        ClasswiseError: for a file without a condition, or a file that cannot be written.
+        ClasswiseError: for a file that cannot be written.
     """
 
     panel: ClassVar[str] = OUTPUT
@@ -68,7 +81,6 @@ class BuildOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        checked_junit(self.junit, self.conditions)
         new_file(self.sarif, "--sarif")
 
     @property
@@ -76,11 +88,12 @@ class BuildOptions:
         """The texts of all conditions."""
         return [*(self.fail_if or ()), *(self.require or ())]
 
-    def thresholds(self, suite: Suite) -> dict[str, Threshold]:
-        """Parse the conditions, by their text.
+    def thresholds(self, suite: Suite, policy: Policy | None = None) -> dict[str, Threshold]:
+        """Parse the conditions, by their text, and add the criteria of a policy.
 
         Raises:
-            ClasswiseError: if one is malformed, or names an attack that is not in the suite.
+            ClasswiseError: if one is malformed, or names an attack that is not in the suite; for ``--junit`` without a
+                condition.
         """
         from classwise.auditing.criteria.thresholds import Threshold
         from classwise.auditing.outcomes.table import ALL, BEST, CLEAN, UNION
@@ -88,23 +101,42 @@ class BuildOptions:
         families = [f"{family}-{kind}" for family in suite.families for kind in (BEST, UNION)]
         known = [CLEAN, *suite.attacks, *families, ALL]
         thresholds = Threshold.parse_all(self.fail_if, self.require)
+        thresholds |= {} if policy is None else policy.thresholds
+        checked_junit(self.junit, [*thresholds])
         for text, threshold in thresholds.items():
             if threshold.attack not in known:
                 raise unknown(f"attack in condition {text!r}:", threshold.attack, known)
         return thresholds
 
-    def write(self, result: cw.Audit, thresholds: dict[str, Threshold], page: Path) -> None:
+    def write(
+        self,
+        result: cw.Audit,
+        thresholds: dict[str, Threshold],
+        page: Path,
+        policy: Policy | None = None,
+        lacks: Sequence[str] = (),
+    ) -> None:
         """Write the files.
+
+        Args:
+            result: the audit.
+            thresholds: the conditions and the criteria of the policy by their text.
+            page: what the results of SARIF refer to.
+            policy: the policy.
+            lacks: what the audit lacks of it.
 
         Raises:
             ClasswiseError: if a file cannot be written.
         """
         if self.junit is None and self.sarif is None:
             return
-        from classwise.reporting.exports.builds import checks_of, write_junit, write_sarif
+        from classwise.reporting.exports.builds import checks_of, policy_checks, write_junit, write_sarif
         from classwise.reporting.facts.sentences import objective_caveat
 
-        checks, caveat = checks_of(result, thresholds), objective_caveat(result.outcomes.meta)
+        criteria = {} if policy is None else policy.thresholds
+        own = {text: threshold for text, threshold in thresholds.items() if text not in criteria}
+        checks = [*checks_of(result, own), *policy_checks(result, criteria, lacks)]
+        caveat = objective_caveat(result.outcomes.meta)
         if self.junit is not None:
             write_junit(self.junit, checks, result.name, caveat)
         if self.sarif is not None:

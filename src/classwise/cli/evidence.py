@@ -10,6 +10,7 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
+from classwise.cli.builds import NOT_AS_REQUIRED
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.help import EVALUATION, OUTPUT, DefaultGroup, PanelCommand
 from classwise.cli.inputs import ImageSource, ModelSource
@@ -57,21 +58,20 @@ def write(
         classwise evidence audits/a audits/a-curve --policy policy.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.reporting.evidence.build import CARD
+    from classwise.reporting.evidence.supplements import kind_of
 
     report = cw.evidence([*audits], policy, new_folder(out), card=card)
     if json:
         console.show_json(report.facts)
     else:
         console.echo(report.facts["criteria_sentence"])
-        for audit in report.facts["audits"]:
-            for row in audit["criteria"]:
-                console.echo(printable(f"{audit['name']}: {row['status']}: {row['detail']}"))
-            for line in audit["not_as_required"]:
-                console.echo(printable(f"{audit['name']}: not as required: {line}"))
-            for other in audit["others"]:
-                console.echo(
-                    printable(f"{audit['name']}: beside it with the same policy: {other['name']}: {other['result']}")
-                )
+        folders = [path for path in audits if kind_of(path) is None]
+        for folder, audit in zip(folders, report.facts["audits"], strict=True):
+            lines = [f"{row['status']}: {row['detail']}" for row in audit["criteria"]]
+            lines += [f"not as required: {line}" for line in audit["not_as_required"]]
+            others = ((other["name"], other["result"]) for other in audit["others"])
+            lines += [f"beside it with the same policy: {name}: {result}" for name, result in others]
+            console.echo(*(printable(f"{folder}: {line}") for line in lines))
         console.echo(f"verdict: {report.verdict}")
         console.echo(f"report number: {report.facts['number']}")
         console.echo(f"page: {report.page}")
@@ -80,7 +80,7 @@ def write(
     if report.verdict == "failed":
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     if report.verdict == "not as required":
-        raise IncompleteError("an audit is not as the policy requires, so its criteria are not decided")
+        raise IncompleteError(NOT_AS_REQUIRED)
     if report.verdict == "undecided":
         raise IncompleteError("a criterion of the policy is undecided; complete the audit with --resume")
 
@@ -143,7 +143,8 @@ def verify(
 ) -> None:
     """Compute digests and verdict again from the outcomes.
 
-    The exit status is 1 if anything differs. Python files of yours that were audited are compared with those of the
+    The exit status is 1 if anything differs, and 0 also for a report whose
+    verdict is failed. Python files of yours that were audited are compared with those of the
     working directory, without an effect on the status unless --model names the model.
 
     \b

@@ -8,10 +8,16 @@ import enum
 class ExitStatus(enum.IntEnum):
     """Exit statuses of ``classwise``; statuses above 128 follow the shell convention 128 + signal."""
 
-    SUCCESS = 0, "the command finished, and no --fail-if condition is true"
-    THRESHOLD_FAILED = 1, "a --fail-if condition is true, or evidence differs from its audits; no other cause"
+    SUCCESS = 0, "the command finished; no --fail-if condition and no criterion of a policy failed"
+    THRESHOLD_FAILED = (
+        1,
+        "a --fail-if condition is true, a criterion of a policy failed, or evidence differs; no other cause",
+    )
     BAD_INPUT = 2, "an argument, a file or the environment is wrong; one line on stderr states what is accepted"
-    INCOMPLETE = 3, "the evaluation or the sweep is incomplete, so its verdict is unknown; resume continues it"
+    INCOMPLETE = (
+        3,
+        "no verdict: the evaluation or the sweep is incomplete (resume continues it), or is not as its policy requires",
+    )
     USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"
     INTERNAL_ERROR = 70, "an error inside classwise; please report it with the trace that --debug prints"
     HUNG_UP = 129, "stopped by SIGHUP (the terminal was closed)"

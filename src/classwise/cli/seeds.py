@@ -10,12 +10,14 @@ import typer
 
 import classwise as cw
 from classwise.cli import console
+from classwise.cli.builds import NOT_AS_REQUIRED, lacking_now
 from classwise.cli.exit_status import ExitStatus
 from classwise.cli.options import page_in
 from classwise.cli.tables import audit_facts
-from classwise.core.errors import ClasswiseError, IncompleteError, quoted
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, quoted
 
 if TYPE_CHECKING:
+    from classwise.auditing.criteria.policy import Policy
     from classwise.auditing.criteria.thresholds import Threshold
     from classwise.cli.inputs import ModelSource
     from classwise.data.stream import Stream
@@ -42,6 +44,7 @@ def audit_all_seeds(
     threat: cw.Threat | None,
     attacks: list[str] | None,
     thresholds: Mapping[str, Threshold],
+    policy: Policy | None,
     settings: Mapping[str, Any],
     *,
     json: bool,
@@ -49,8 +52,9 @@ def audit_all_seeds(
     """Audit every run, write a page for each, and print a row per seed and the mean over the seeds.
 
     Raises:
-        IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing.
-        typer.Exit: with 1 if a condition holds for any seed.
+        IncompleteError: if no condition holds for any seed, but one depends on verdicts that are missing, or an audit
+            lacks something of the policy.
+        typer.Exit: with 1 if a condition, or a criterion of the policy, holds for any seed.
     """
     from classwise.core.compute.distributed import process_group
     from classwise.reporting.facts.condition_text import decision_text, result_text
@@ -71,15 +75,26 @@ def audit_all_seeds(
         for text, threshold in thresholds.items()
     }
     held = {text: [seed for seed, holds in decisions.items() if holds] for text, decisions in decided.items()}
+    lacks = {seed: lacking_now(audit, policy) for seed, audit in audits.items()}
+    withheld = policy.fail_if if policy is not None and any(lacks.values()) else ()
     if json:
-        console.show_json(_facts(folder, whole, held, len(runs)))
+        required = {} if policy is None else {"not_as_required": lacks}
+        facts = _facts(folder, whole, held, len(runs))
+        facts["fail_if"] |= {text: facts["fail_if"][text] or None for text in withheld}
+        console.show_json(facts | required)
     else:
         _show(folder, whole, len(runs))
+        for text, decisions in decided.items():
+            if text not in withheld and len(decisions) == len(runs) and {*decisions.values()} == {False}:
+                console.echo(f"passed: {decision_text(text, fails=False)} for every seed")
     for text, seeds in held.items():
         if seeds:
             console.echo(f"failed: {decision_text(text, fails=True)} (seeds {', '.join(map(str, seeds))})", err=True)
         for seed in seeds:
             console.echo(f"  seed {seed}: {result_text(audits[seed], thresholds[text])}", err=True)
+    for seed, lines in lacks.items():
+        for line in lines:
+            console.print_error(printable(f"not as required, seed {seed}: {line}"))
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     known = audits if thresholds else whole
@@ -89,6 +104,8 @@ def audit_all_seeds(
         raise IncompleteError(
             f"the audits of these seeds are incomplete: {', '.join(lacking)}; continue them with --resume"
         )
+    if any(lacks.values()):
+        raise IncompleteError(NOT_AS_REQUIRED)
 
 
 def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from classwise.auditing.criteria.policy import Policy
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.audit_cache import environment_cache
 from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
-from classwise.core.errors import ClasswiseError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.settings.arguments import checked
+from classwise.reporting.evidence.facts import not_as_required
 from classwise.reporting.facts.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name
 from classwise.stats.rational import as_rational, rational_text
@@ -58,7 +61,8 @@ def assert_robust(
         attacks: the attacks; None: the default suite.
         cache: folder of the cache, which ``classwise audit --cache`` shares; None: that of the environment variable
             ``CLASSWISE_CACHE``, else the cache of pytest in a pytest session, otherwise none.
-        **options: further arguments of `classwise.audit`, such as ``seed`` or ``device``.
+        **options: further arguments of `classwise.audit`, such as ``seed`` or ``device``. The criteria of a ``policy``
+            are conditions.
 
     Returns:
         The audit.
@@ -66,7 +70,8 @@ def assert_robust(
     Raises:
         AssertionError: if a condition is met; the message has the weakest classes, and the interval of the lowest class
             accuracy.
-        IncompleteError: if a condition depends on images that are not judged.
+        IncompleteError: if a condition depends on images that are not judged, or the audit is not as the policy
+            requires.
         ClasswiseError: without a requirement, with a cache beside ``out``, ``resume`` or shards, or as
             `classwise.audit`.
 
@@ -80,7 +85,8 @@ def assert_robust(
         ('clean', 'fgsm', 'all')
     """
     __tracebackhide__ = True
-    conditions = _conditions(worst, overall, fail_if, require)
+    policy = None if options.get("policy") is None else Policy.read(options["policy"])
+    conditions = _conditions(worst, overall, [*fail_if, *(() if policy is None else policy.fail_if)], require)
     if cache and (other := {"out", "resume", "shards", "shard"} & options.keys()):
         raise ClasswiseError(f"assert_robust: cache does not apply with {min(other)}; omit one of them")
     if not {"out", "resume"} & options.keys():
@@ -89,6 +95,8 @@ def assert_robust(
     failed = [threshold for threshold in conditions if threshold.holds(result)]
     if failed:
         raise AssertionError(_message(result, failed))
+    if policy is not None and (lacks := not_as_required(result, policy, dt.datetime.now(dt.UTC))):
+        raise IncompleteError(f"the audit is not as the policy requires: {' '.join(lacks)}")
     return result
 
 
@@ -108,7 +116,9 @@ def _conditions(
     texts = [f"{measure}(all) < {rational_text(limit)}" for measure, limit in limits.items()]
     conditions = list(Threshold.parse_all([*texts, *fail_if], require).values())
     if not conditions:
-        raise ClasswiseError("assert_robust: nothing is required; give worst=0.2, overall=, require= or fail_if=")
+        raise ClasswiseError(
+            "assert_robust: nothing is required; give worst=0.2, overall=, require=, fail_if= or policy="
+        )
     return conditions
 
 

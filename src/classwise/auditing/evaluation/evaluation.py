@@ -292,10 +292,12 @@ class Evaluation(Sharded, total=False):
             Decides.RECORD,
             "file of a `classwise.auditing.criteria.policy.Policy`, whose SHA-256 is recorded before the first attack. "
             "It is not recorded if the folder, or another audit of the same model and images beside it, was begun "
-            "without it.",
+            "without it. Its criteria are decided by the command line, `classwise.evidence` and "
+            "`classwise.testing.assert_robust`.",
             flag=Flag(
                 Path,
-                "Record the SHA-256 of this policy before the first attack, for classwise evidence.",
+                "Record the SHA-256 of this policy before the first attack, then decide its criteria: the status is as "
+                "of --fail-if, and 3 if the audit is not as it requires.",
                 "FILE",
                 "Records",
             ),

@@ -265,6 +265,8 @@ def verify(
             found += changed
     if not found:
         found += _recomputed(place, paths, supplements, repeated)
+        if not found:
+            notes.insert(0, f"the verdict of the report is: {read_json(place / FACTS, kind=_OfReport)['verdict']}")
     if not found and rerun is not None and supplements:
         notes.append("further results are not repeated: their files match their digests")
     if not found and (model is not None or images is not None):
@@ -300,7 +302,7 @@ def _compared(
     notes: list[str],
 ) -> Iterator[str]:
     """A line for each difference of the model and the images from those of the audits that are of this model."""
-    from classwise.reporting.evidence.repetition import identity_differences, repeat
+    from classwise.reporting.evidence.repetition import identity_differences, place_of, repeat
 
     of_model = [audit for audit in audits if model is None or not [*identity_differences(audit, model, None)]]
     for audit in of_model or audits:
@@ -309,11 +311,12 @@ def _compared(
         if differences:
             continue
         given = " and the ".join(name for name, value in (("model", model), ("images", images)) if value is not None)
-        notes.append(f"{audit.name}: the {given} of the report")
+        verb = "matches that" if given == "model" else "match those"
+        notes.append(f"{place_of(audit)}: the {given} {verb} of the audit")
         if rerun is not None and model is not None and images is not None:
             chosen = secrets.randbelow(2**32) if seed is None else seed
             repetition = repeat(audit, model, images, None if rerun == "all" else rerun, chosen)
-            line = f"{audit.name}: {repetition}" + ("" if rerun == "all" else f" (seed {chosen})")
+            line = f"{place_of(audit)}: {repetition}" + ("" if rerun == "all" else f" (seed {chosen})")
             if repetition.is_found:
                 yield line
             else:
@@ -329,12 +332,14 @@ def code_notes(folder: str | os.PathLike[str]) -> list[str]:
     Raises:
         ClasswiseError: if the report is missing or damaged.
     """
-    notes = []
-    for audit in read_json(Path(folder) / FACTS, kind=_OfReport)["audits"]:
+    notes, place = [], Path(folder)
+    audits, recorded = read_json(place / FACTS, kind=_OfReport)["audits"], _manifest(place / MANIFEST)["audits"]
+    for audit, about in zip(audits, recorded, strict=False):
+        name = os.path.normpath(place / about["folder"])
         if (code := audit.get("code")) is None:
-            notes.append(f"{audit['name']}: the code of the model and of the attacks is not recorded")
+            notes.append(f"{name}: the code of the model and of the attacks is not recorded")
         else:
-            notes += [f"{audit['name']}: {phrase}" for phrase in compared_here(code)]
+            notes += [f"{name}: {phrase}" for phrase in compared_here(code)]
     return notes
 
 
@@ -346,6 +351,7 @@ class _OfAudit(TypedDict):
 
 class _OfReport(TypedDict):
     date: dt.datetime
+    verdict: Verdict
     audits: list[_OfAudit]
 
 

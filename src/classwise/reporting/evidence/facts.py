@@ -36,7 +36,7 @@ from classwise.core.settings.docstrings import docstring
 from classwise.core.version import __version__
 from classwise.reporting import formatting
 from classwise.reporting.evidence.supplements import Supplement
-from classwise.reporting.exports.builds import Status, check_of
+from classwise.reporting.exports.builds import Status, check_of, withheld
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.facts.condition_text import measured
 from classwise.reporting.facts.provenance import settings_of
@@ -134,6 +134,8 @@ class GuardFacts(TypedDict):
 
 class CriterionFacts(TypedDict):
     """A criterion, a condition that must be false: ``passed``, ``failed`` or ``undecided``.
+
+    One of an audit that is not as required is not passed.
 
     ``on_estimate``: it is on the measured value, and not on an end of its interval, ``low`` or ``high``; ``at_end`` is
     then its status at the end that decides against it, null without an interval.
@@ -334,8 +336,8 @@ def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[P
                 continue
             began = about.get("environment", {}).get("date", "")
             other = Audit.load(marker.parent)
-            criteria = [_criterion(other, text) for text in policy.fail_if]
-            result = _verdict(criteria, not_as_required(other, policy, date))
+            lacks = not_as_required(other, policy, date)
+            result = _verdict([_criterion(other, text, lacks) for text in policy.fail_if], lacks)
         except IncompleteError:
             result = "undecided"
         except ClasswiseError:
@@ -345,7 +347,8 @@ def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[P
 
 
 def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:
-    criteria, lacks = [_criterion(audit, text) for text in policy.fail_if], not_as_required(audit, policy, date)
+    lacks = not_as_required(audit, policy, date)
+    criteria = [_criterion(audit, text, lacks) for text in policy.fail_if]
     meta, complete = audit.outcomes.meta, audit.complete
     summary = AuditSummary.of(audit) if complete else None
     clean = audit.bounds(CLEAN) if CLEAN in audit.names else None
@@ -532,11 +535,13 @@ def _guards(audit: Audit) -> list[GuardFacts]:
     return rows
 
 
-def _criterion(audit: Audit, text: str) -> CriterionFacts:
+def _criterion(audit: Audit, text: str, lacks: Sequence[str]) -> CriterionFacts:
+    """Decide a criterion; an audit that ``lacks`` something of the policy passes none."""
     threshold = Threshold.parse(text)
     estimate = threshold.measure.partition(".")[2] not in ENDS
     try:
         check = check_of(audit, text, threshold)
+        check = withheld(check) if lacks else check
         basis = measured(audit, threshold)
         end = basis.low if threshold.comparison.startswith("<") else basis.high
     except ClasswiseError as error:  # not applicable, or undefined for these images
@@ -549,11 +554,12 @@ def _criterion(audit: Audit, text: str) -> CriterionFacts:
             "detail": str(error),
         }
         return cast("CriterionFacts", stated | nothing)
+    at_end: Status = "failed" if threshold.met_by(end) else "undecided" if lacks else "passed"
     return {
         "fails_if": text,
         "status": check.status,
         "on_estimate": estimate,
-        "at_end": None if math.isnan(end) else "failed" if threshold.met_by(end) else "passed",
+        "at_end": None if math.isnan(end) else at_end,
         "low": _number(basis.low),
         "high": _number(basis.high),
         "n": basis.images,

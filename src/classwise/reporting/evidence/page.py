@@ -26,8 +26,9 @@ VERDICTS: Mapping[Verdict, str] = {
 BOUND = "Robust accuracy is an upper bound, since other attacks may succeed."
 """The first limit of every report."""
 CRITERIA = (
-    "A criterion has the interval of the one number that the policy named before the run. It is narrower than those of "
-    "the table of accuracies: they hold for all classes at once, so that a reader may choose a class after the run."
+    "A criterion has the interval of the one number that the policy named before the run: the accuracy on all images, "
+    "of one class, or of the worst class, whichever class it is. It is narrower than those of the table of accuracies: "
+    "they hold for all classes at once, so that a reader may choose a class after the run."
 )
 """How the intervals of criteria and of classes differ."""
 SUPPORT = (
@@ -173,7 +174,8 @@ def _weakest(audit: AuditFacts) -> str:
     also = f"; other candidates: {formatting.listed(others)}" if others else ""
     accuracy = formatting.bare_percent(robust["accuracy"] or 0.0)
     counts = f"{formatting.count(robust['count'])} of {formatting.count(robust['n'])} images"
-    return f"{lowest['name']}: {accuracy} % under attack ({counts}, {formatting.span(low, high)} %){before}{also}"
+    interval = f"interval of all classes at once {formatting.span(low, high)} %"
+    return f"{lowest['name']}: {accuracy} % under attack ({counts}; {interval}){before}{also}"
 
 
 def _criteria(criteria: Sequence[CriterionFacts]) -> Table:
@@ -202,7 +204,7 @@ def _at_end(criterion: CriterionFacts) -> str:
         return ""
     if criterion["at_end"] is None:
         return "decided on the measured value"
-    passes = "it passes, too" if criterion["at_end"] == "passed" else "it fails"
+    passes = {"passed": "it passes, too", "failed": "it fails", "undecided": "it would pass, too"}[criterion["at_end"]]
     return f"decided on the measured value; at the {_end(criterion)} of its own interval {passes}"
 
 

@@ -31,6 +31,10 @@ CONDITION, UNDECIDED, OBJECTIVE = "fail-if", "undecided", "cross-entropy"
 """Rule ids of SARIF for conditions that are met, for those that depend on images not evaluated, and for a caveat."""
 MAX_IMAGES = 20
 """Number of misclassified images that a failed condition lists."""
+AS_REQUIRED = "requires an audit as of the policy"
+"""The name of the check that an audit lacks nothing of its policy."""
+WITHHELD = "it would pass if the audit were as the policy requires"
+"""What is said of a criterion of an audit that lacks something of its policy."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,30 @@ def checks_of(audit: Audit, thresholds: Mapping[str, Threshold]) -> list[Check]:
             check = check_of(audit, text if part is threshold else f"{text}: {name}", part)
             checks.append(dataclasses.replace(check, images=_failing(audit, check, part)))
     return checks
+
+
+def policy_checks(audit: Audit, thresholds: Mapping[str, Threshold], lacks: Sequence[str]) -> list[Check]:
+    """Decide the criteria of a policy as `checks_of`; if the audit lacks something, none is passed.
+
+    Args:
+        audit: the audit.
+        thresholds: the criteria by their text.
+        lacks: what the audit lacks of the policy (`classwise.reporting.evidence.facts.not_as_required`).
+
+    Raises:
+        ClasswiseError: see `Threshold.bounds`.
+    """
+    checks = checks_of(audit, thresholds)
+    if not lacks:
+        return checks
+    return [Check(AS_REQUIRED, "undecided", " ".join(lacks)), *map(withheld, checks)]
+
+
+def withheld(check: Check) -> Check:
+    """The check of an audit that lacks something of its policy: one that would be passed is undecided."""
+    if check.status != "passed":
+        return check
+    return dataclasses.replace(check, status="undecided", message=f"{check.message}; {WITHHELD}")
 
 
 def change_checks(
@@ -181,8 +209,8 @@ def write_sarif(
         ClasswiseError: if the file cannot be written.
     """
     rules = {
-        CONDITION: "A condition of --fail-if is true.",
-        UNDECIDED: "A condition of --fail-if depends on images that are not evaluated.",
+        CONDITION: "A condition of --fail-if or a criterion of the policy is true.",
+        UNDECIDED: "A condition depends on images that are not evaluated, or the audit is not as its policy requires.",
         **({OBJECTIVE: "All attacks maximise the cross-entropy."} if caveat else {}),
         **{warning.name: f"The evaluation guard {warning.name} raised a warning." for warning in warnings},
     }

@@ -15,6 +15,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.seeds import audit_seeds
 from classwise.stats.seeds import mean_over_seeds
+from tests.auditing.test_criteria import written
 from tests.refusals import check_refused
 
 from .conftest import QUICK, Classwise
@@ -84,6 +85,22 @@ def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: 
     assert json.loads(failed.out)["fail_if_seeds"] == thresholds
     assert f"failed: overall(clean) <= {high} is true (seeds 0, 3)" in failed.err
     assert f"failed: overall(clean) < {low}" not in failed.err
+
+
+@pytest.mark.slow
+def test_a_policy_is_decided_for_every_seed(classwise: Classwise, runs: Path, tmp_path: Path) -> None:
+    stated = {"attacks": ["pgd:steps=2"], "fail_if": ["overall(all) > 0.999"]}
+    words = ["audit", runs, *FAST, "--precision=float32", f"--policy={tmp_path / 'policy.yaml'}"]
+    written(tmp_path / "policy.yaml", **stated)
+    assert "passed: overall(all) > 0.999 is false for every seed" in classwise(*words).printed.splitlines()
+    written(tmp_path / "policy.yaml", **stated, guards=["training-attack"])  # PGD of 2 steps is one
+    said = classwise(*words, "--resume")
+    assert (said.status, "passed: " in said.out) == (3, False)
+    for seed in (0, 3):
+        assert f"not as required, seed {seed}: The guard training-attack has a warning." in said.err
+    assert json.loads(classwise(*words, "--resume", "--json").out)["fail_if"] == {"overall(all) > 0.999": None}
+    written(tmp_path / "policy.yaml", **stated | {"fail_if": ["overall(all) >= 0"]})
+    assert classwise(*words, "--resume").status == 1
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from classwise.core.settings.bibliography import PAPERS, line_of
 from classwise.core.settings.config import describe, make, relative_step
 from classwise.core.settings.description import summary
 from classwise.core.settings.registry import Registry
+from classwise.models.loading.checkpoints import STATE_DICT_KEYS
 from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
@@ -248,6 +249,11 @@ def models() -> str:
         for name, about in listed("models").items()
     ]
     return table(("network", "parameters", "from 128 pixels", "description"), rows)
+
+
+def state_dict_keys() -> str:
+    """The keys of the state dict in checkpoints, in order of preference."""
+    return ", ".join(f"`{key}`" for key in STATE_DICT_KEYS) + "."
 
 
 def parts(registry: Registry[Any]) -> str:
@@ -489,6 +495,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "data-set-files": data_set_files,
     "data-sets": data_sets,
     "models": models,
+    "state-dict-keys": state_dict_keys,
     "objectives": lambda: parts(OBJECTIVES),
     "criteria": lambda: parts(CRITERIA),
     "schedules": lambda: parts(SCHEDULES),

@@ -42,6 +42,8 @@ SAMPLED = [name for name, guard in GUARDS.items() if guard.reads != "outcomes"]
 """The guards that need the sample."""
 CORE = 16 * (1 + 3 + 3 + 21) + 1
 """Most passes on 16 images: logits, misleading gradients, radius 0, large radius; the grey image."""
+RESCALED = 64 * (1 + 5)
+"""Most passes of the search for a normalisation, where the clean accuracy is at chance."""
 OTHER_RADIUS = 16 * 55
 """Most passes of the search for another radius, where this one is too large or too small."""
 BOTH_LOSSES = ["pgd:steps=20,step_size=0.25eps", "pgd:steps=20,step_size=0.25eps,objective=margin"]
@@ -175,6 +177,33 @@ def test_the_guards_take_at_most_a_fifth_of_the_passes_of_the_attacks(
     assert 0 < spent.guards == result.guards.passes
     assert spent.guards <= max(0.2 * attack_passes, CORE + OTHER_RADIUS)
     assert spent.guards <= 0.2 * attack_passes or result.guards.images == 16
+
+
+@pytest.mark.parametrize("images", [80, 300])
+def test_a_guard_with_a_symptom_runs_beyond_the_budget(images: int) -> None:
+    """A model at chance on few images and a single step: its missing normalisation is found."""
+
+    class Unnormalised(Counting):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(0.5 + 0.05 * x)
+
+    model = Unnormalised()
+    with counted(model) as spent:
+        result = run(model, toys.images(images), attacks="fgsm")
+    assert result.by_attack["overall"]["clean"] < 0.5
+    assert "normalised-outside" in {found.name for found in result.warnings}
+    assert result.guards is not None
+    assert "normalised-outside" not in result.guards.without_result
+    assert spent.guards == result.guards.passes
+    assert spent.guards <= max(int(result.guards.budget or 0), CORE + OTHER_RADIUS + RESCALED)
+    cost = estimate(model, toys.images(images), "Linf:0.02", attacks="fgsm", precision=EXACT, batch_size=64)
+    assert spent.guards <= cost.guard_passes
+
+
+def test_without_the_symptom_the_budget_holds() -> None:
+    result = run(Counting(), mislabelled(80), attacks="fgsm")
+    assert result.guards is not None
+    assert "normalised-outside" in result.guards.without_result
 
 
 def test_the_core_alone_runs_beyond_the_budget() -> None:

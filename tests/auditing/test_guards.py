@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from functools import cache, partial
@@ -39,6 +41,7 @@ from classwise.auditing.run.merging import shard_folder
 from classwise.auditing.run.requirements import lacking_guards
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import parse_attacks
+from classwise.cli.options import numbers
 from classwise.core.compute.precision import EXACT
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import configurable
@@ -535,16 +538,67 @@ def test_an_implausible_radius_is_named_with_its_value_over_255(threat: str, tex
     assert sentence.startswith(start)
     assert sentence.endswith(end)
     note = f"a{sentence[1:-1]}"
-    assert note in lines
+    assert f"warning: {note}" in lines
     assert estimate(toys.model(), data, threat, **options).note == note
     lines.clear()
     cw.find_worst_class(toys.model(), data, threat, progress=listener, **options)
-    assert note in lines
+    assert f"warning: {note}" in lines
     norm, _, radius = threat.partition(":")
     lines.clear()
     searched: dict[str, Any] = {"norm": norm, "highest": float(radius), "rounds": 1, "progress": listener}
     cw.robustness_curve(toys.model(), data, **searched, **options)
-    assert note in lines
+    assert f"warning: {note}" in lines
+
+
+def test_a_huge_radius_is_named_before_the_first_attack_without_guards() -> None:
+    listener = Listener()
+    cw.audit(toys.model(), toys.images(12), "Linf:8", "fgsm", guards="off", progress=listener)
+    assert listener.lines[0].startswith("warning: at Linf 8 the ball of every image contains the grey image")
+
+
+class Stopped(Listener):
+    """Stops the audit at its first attack."""
+
+    def start(self, task: str, total: int) -> None:
+        super().start(task, total)
+        if task not in ("", "clean"):
+            raise KeyboardInterrupt
+
+
+def at_chance() -> Images:
+    data = toys.images(90, noise=0.0)
+    return Images(data.x, torch.arange(90) // 30, data.class_names, data.name)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"data": split("train")}, "training-images: The images are from the 'train' split"),
+        ({"attacks": "fgsm"}, "training-attack: All attacks are usual training attacks"),
+        ({"data": rolled()}, "class-order: The classes of the data and the outputs of the model are in different"),
+        ({"model": Wrapped(back=infinite_logits)}, "nan-logits: "),
+        (
+            {"data": at_chance()},
+            "the clean accuracy, 33.3 %, is not significantly above chance (33.3 %): ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("guards", ["auto", "off"])
+def test_what_the_clean_pass_shows_is_reported_before_the_first_attack(
+    options: dict[str, Any], expected: str, guards: GuardMode
+) -> None:
+    listener = Stopped()
+    with contextlib.suppress(KeyboardInterrupt):  # no attack starts if every image is misclassified
+        run(**options, progress=listener, guards=guards)
+    assert any(line.startswith(f"warning: {expected}") for line in listener.lines) is (guards != "off")
+
+
+@pytest.mark.parametrize("data", [sound(), toys.images(2, strength=0.2, noise=0.0)])
+def test_a_sound_audit_has_no_early_warning(data: Images) -> None:
+    """Nor has one of two images, whose accuracy of 100 % is not significantly above chance."""
+    listener = Listener()
+    run(progress=listener, data=data)
+    assert not [line for line in listener.lines if line.startswith("warning")]
 
 
 @pytest.mark.parametrize("threat", ["Linf:0.3", "L2:2", "L1:12", "spatial:6"])
@@ -659,6 +713,8 @@ def test_another_order_is_reported(by: int, mode: GuardMode) -> None:
     assert f"likely class i of the data is output i {'+' if by == 1 else '-'} 1 of the model: 'cat' -> " in sentences[0]
     assert "with it the clean accuracy of 45 other images is 100.0 % (95 % interval 92.1 % to 100.0 %)" in sentences[0]
     assert "instead of 0.0 %" in sentences[0]
+    names = [ODD_NAMES[(place - by) % 3] for place in range(3)]  # the class of each output
+    assert sentences[0].endswith(f"order of the model's outputs: in Python, load_data(..., classes={names}).")
     # Any change of the pixels raises an accuracy of 0 to chance, which is no sign of a missing normalisation.
     assert "normalised-outside" not in {warning.name for warning in result.warnings}
 
@@ -705,6 +761,35 @@ def test_many_moved_classes_are_counted() -> None:
     assert isinstance(warning, AuditWarning)
     assert warning.sentence.count("->") == 3
     assert "and 97 more" in warning.sentence
+    assert "--data-set classes=cat,dog" in warning.sentence
+
+
+@pytest.mark.parametrize("classes", [3, 20])
+def test_the_order_can_be_copied(classes: int, tmp_path: Path) -> None:
+    """The images read with the option of the warning have the labels of the model's outputs."""
+    labels, output = np.arange(40 * classes) % classes, np.roll(np.arange(classes), 2)
+    names = [f"a kind {label}" for label in range(classes)]
+    given = Evidence(Outcomes.from_predictions(labels, output[labels], class_names=names))
+    warning = GUARDS["class-order"](given)
+    assert isinstance(warning, AuditWarning)
+    option = re.search(r"outputs: --data-set (.*) \(in Python", warning.sentence)
+    assert option is not None
+    (word,) = shlex.split(option[1])
+    np.savez(tmp_path / "x.npz", x=np.zeros((len(labels), 2, 2, 1), np.uint8), y=np.array(names)[labels])
+    read = load_data(tmp_path / "x.npz", classes=word.removeprefix("classes="))
+    assert torch.equal(read.y, torch.from_numpy(output[labels]))
+    fixed = GUARDS["class-order"](dataclasses.replace(given, labels=None))
+    assert isinstance(fixed, AuditWarning)
+    named = re.search(r"x: model\(x\)\[:, (.*)\]\.$", fixed.sentence)
+    assert named is not None
+    assert json.loads(named[1]) == output.tolist()
+
+
+def test_a_data_set_by_name_has_a_fixed_order() -> None:
+    digits = load_data("digits", split="test", subset=20)
+    evidence = evidence_of(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).eval(), digits, attacks="fgsm")
+    assert evidence.labels is None
+    assert evidence_of(toys.model(), sound(), attacks="fgsm").labels == sound().class_names
 
 
 @pytest.mark.parametrize(("images", "why"), [(400, "no other order"), (30, f"{images_needed()} images are needed")])
@@ -914,6 +999,77 @@ def test_no_other_radius_is_searched_for_where_guards_are_off_or_classes_differ(
     assert GUARDS["uninformative-radius"].cost(evidence) == 0
     beyond = evidence_of(digits_network(), load_data("digits", split="test"), threat="Linf:0.5")
     assert GUARDS["uninformative-radius"].cost(beyond) == 55 * int(beyond.clean.sum())
+
+
+@pytest.mark.parametrize(
+    ("threat", "change", "first"),
+    [
+        ("Linf:0.01", quantised, "zero-gradients"),
+        ("Linf:0.01", lambda x: 2 * x.detach() - x, "misleading-gradients"),
+        ("Linf:8", lambda x: x, "huge-radius"),
+        ("Linf:0.1", lambda x: 0.5 + 0.05 * x, "normalised-outside"),
+    ],
+)
+def test_no_radius_is_named_where_another_guard_explains_the_accuracies(
+    threat: str, change: Callable[[Tensor], Tensor], first: str
+) -> None:
+    class Changed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            logits: Tensor = digits_network()(change(x))
+            return logits
+
+    data = load_data("digits", split="test")
+    result = audit(Changed().eval(), data, threat, "pgd:steps=10,step_size=0.25eps", precision=EXACT)
+    names = [warning.name for warning in result.warnings]
+    assert first in names
+    for warning in uninformative(result):
+        assert "--threat" not in warning.sentence
+        assert re.search(rf": first solve the problem of .*{first}.*, and then judge the radius\.$", warning.sentence)
+
+
+def test_the_presumed_guards_are_documented_and_run_first() -> None:
+    for guard in GUARDS.values():
+        assert {*guard.presumes} <= {*GUARDS}
+        page = (ROOT / "docs" / "reference" / "guards" / f"{guard.name}.md").read_text(encoding="utf-8")
+        assert [name for name in guard.presumes if f"`{name}`" not in page] == []
+        given = Evidence(table(2, 5, a={}), warned=guard.presumes)
+        assert not guard.presumes or given.unsolved(guard.presumes).endswith(" and ".join(guard.presumes))
+
+
+def test_a_small_range_of_probabilities_is_explained_by_them() -> None:
+    found = {warning.name: warning.sentence for warning in run(model=with_softmax()).warnings}
+    assert found["logit-range"].endswith("as cosines do; first solve the problem of softmax-outputs.")
+    assert "--outputs probabilities" in found["softmax-outputs"]
+    alone = {warning.name: warning.sentence for warning in run(model=Wrapped(back=lambda z, _: torch.tanh(z))).warnings}
+    for spec in re.findall(r"--attack (\S+?)\.?(?= |$)", alone["logit-range"]):
+        parse_attacks(spec)
+    assert alone["logit-range"].count("--attack") == 2
+
+
+@pytest.mark.parametrize("stated", [True, False])
+def test_the_named_normalisation_can_be_copied(stated: bool) -> None:
+    """On the command line, and in Python; with it the model is as accurate as on the pixels that it was trained on."""
+    inner = nn.Sequential(Wrapped(lambda x: 0.2 * x + 0.5)).eval()  # trained on pixels (x - 0.5) / 0.2
+    model = cw.Normalized(inner, (0.9,), (5.0 / 3,)) if stated else inner
+    given = evidence_of(model, sound(), attacks="fgsm")
+    warning = GUARDS["normalised-outside"](given)
+    assert isinstance(warning, AuditWarning)
+    shown = re.search(
+        r"--mean (\S+) --std (\S+) \(in Python: load_model\(..., mean=\[(.*)\], std=\[(.*)\]\)\)", warning.sentence
+    )
+    assert shown is not None
+    mean, std = (numbers(text, "--mean") for text in shown.groups()[:2])
+    assert (mean, std) == tuple([float(text)] for text in shown.groups()[2:])
+    own = "the constants of these data; prefer those of the training code" in warning.sentence
+    assert own is ("of the data" in warning.sentence)
+    again = evidence_of(load_model(inner, mean=mean, std=std), sound(), attacks="fgsm")
+    assert float(again.clean.float().mean()) >= float(given.clean.float().mean()) + warning.value - 0.02
+
+
+def test_the_scale_of_bytes_can_be_copied() -> None:
+    scale = InputScale((0.0,), (1 / 255,))
+    assert scale.option == "--mean 0 --std 1/255 (in Python: load_model(..., mean=[0], std=[1 / 255]))"
+    assert numbers("1/255", "--std") == [1 / 255]
 
 
 def test_a_weak_attack_is_not_taken_for_a_small_radius() -> None:

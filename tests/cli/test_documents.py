@@ -129,7 +129,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     if name in ("audit", "curve", "worst-class"):
         for spec in given.get("attack") or ():
             registered = spec.partition(":")[0].rpartition("=")[2] in {*ATTACKS, *SUITES}
-            if registered and "build=" not in spec and "=timm:" not in spec:
+            if registered and "build=" not in spec and "surrogate=" not in spec:
                 parse_attacks(spec)
     if given.get("threat"):
         Threat.parse(given["threat"])
@@ -317,7 +317,7 @@ def workplace(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copytree(prepared, place)
     monkeypatch.chdir(place)
     yield place
-    for name in ("catchup", "mine", "theirs", "torchattacks"):
+    for name in ("catchup", "masked", "mine", "theirs", "torchattacks"):
         sys.modules.pop(name, None)
 
 

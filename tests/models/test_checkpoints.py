@@ -23,6 +23,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from classwise.cli.inputs import ModelSource
 from classwise.models import load_model, read_state
 from classwise.models.loading.checkpoints import STATE_DICT_KEYS
 from tests.refusals import check_refused, refused
@@ -60,6 +61,52 @@ def test_every_state_dict_key(tmp_path: Path, key: str) -> None:
     assert repr(key) in found.describe()
 
 
+BESIDE = {
+    "epoch": 3,
+    "args": {"lr": 0.1},
+    "optimizer": {"state": {0: {"momentum_buffer": torch.ones(2, 3)}}, "groups": []},
+}
+
+
+@pytest.mark.parametrize("key", ["my_net", "generator", "params/encoder"])
+@pytest.mark.parametrize("stats", [{}, {"statistics": {"mean": torch.ones(1, 3, 1, 1), "std": torch.ones(3)}}])
+def test_the_only_dictionary_of_tensors_under_any_key(tmp_path: Path, key: str, stats: dict[str, Any]) -> None:
+    """Beside an optimiser, and beside vectors, which are no weights."""
+    found = read_state(saved(tmp_path, BESIDE | stats | {key: STATE}))
+    assert same(found.tensors)
+    assert found.keys == (key,)
+    assert found.other_keys == tuple(stats)
+
+
+def test_vectors_alone_may_be_weights(tmp_path: Path) -> None:
+    assert read_state(saved(tmp_path, {"scales": {"w": torch.ones(3)}})).keys == ("scales",)
+
+
+@pytest.mark.parametrize("others", [{"teacher": STATE}, {"teacher": {"model": STATE}}])
+def test_two_dictionaries_of_tensors_are_named(tmp_path: Path, others: dict[str, Any]) -> None:
+    path = saved(tmp_path, BESIDE | {"student": STATE} | others)
+    said = refused(read_state, path)
+    assert "has several dictionaries of tensors: 'student', 'teacher'; state the key" in said
+    assert "--model-set state_dict_key=student (in Python: load_model(..., state_dict_key='student'))" in said
+    for key in ("student", "teacher"):
+        assert same(read_state(path, state_dict_key=key).tensors)
+
+
+def test_the_command_line_states_the_key(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    other = {name: tensor + 1 for name, tensor in network.state_dict().items()}
+    path = saved(tmp_path, {"student": network.state_dict(), "teacher": other})
+    (tmp_path / "keyed_net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))\n"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        source = ModelSource("keyed_net:build", path, model_set=["state_dict_key=teacher"])
+        model = source.load(None, "cpu")
+    assert isinstance(model, nn.Module)
+    assert torch.equal(dict(model.named_parameters())["1.weight"], other["1.weight"])
+
+
 @pytest.mark.parametrize("legacy", [False, True])
 def test_a_bare_state_dict(tmp_path: Path, legacy: bool) -> None:
     torch.save(STATE, tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
@@ -84,7 +131,14 @@ def test_nested_dictionaries(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("preferred", "other"),
-    [("state_dict_ema", "state_dict"), ("ema", "model"), ("model_ema", "model"), ("last", "best")],
+    [
+        ("params_ema", "params"),
+        ("ema_state", "model_state"),
+        ("state_dict_ema", "state_dict"),
+        ("ema", "model"),
+        ("model_ema", "model"),
+        ("last", "best"),
+    ],
 )
 def test_the_preferred_of_two_is_taken_and_said(tmp_path: Path, preferred: str, other: str) -> None:
     path = saved(tmp_path, {other: OTHER, preferred: STATE})

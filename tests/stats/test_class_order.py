@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from classwise.stats.class_order import (
     LEVEL,
     MOST_CLASSES,
     Chance,
     ClassOrder,
+    at_chance,
     below_chance,
     explains_best,
     images_needed,
@@ -225,6 +227,31 @@ def test_many_classes_are_tested_for_usual_orders_only() -> None:
     labels = balanced(classes, 2 * classes)
     assert likely_order(labels, (labels + 1) % classes, names(classes)) is not None
     assert likely_order(labels, mixed(classes)[labels], names(classes)) is None
+
+
+@pytest.mark.parametrize(
+    ("images", "hits", "expected"),
+    [(80, 6, False), (80, 10, False), (80, 18, False), (80, 21, True), (8, 3, False), (8, 5, True), (8, 0, False)],
+)
+def test_above_chance_by_the_binomial_distribution(images: int, hits: int, expected: bool) -> None:
+    """Balanced labels and outputs of 8 classes: the probability of as many hits at a rate of 1/8."""
+    labels = np.arange(images) % 8
+    predictions = labels.copy()
+    predictions[hits:] = (predictions[hits:] + 1) % 8  # nearly balanced outputs
+    outputs = np.bincount(predictions, minlength=8)
+    rate = sum(np.bincount(labels, minlength=8)[label] * outputs[label] for label in range(8)) / images**2
+    assert (stats.binom.sf(hits - 1, images, rate) < LEVEL) is expected
+    found = at_chance(labels, predictions)
+    assert (found is None) is expected
+    assert found is None or found == pytest.approx((hits / images, rate))
+
+
+def test_a_constant_output_is_at_chance_whatever_the_frequencies() -> None:
+    labels = np.repeat([0, 1], [95, 5])
+    assert at_chance(labels, np.zeros_like(labels)) == (0.95, 0.95)
+    assert at_chance(labels, np.full_like(labels, -1)) == (0.0, 0.0)  # no prediction
+    assert at_chance(labels, labels) is None
+    assert at_chance(labels[:0], labels[:0]) is None
 
 
 def test_below_chance_is_an_exact_test() -> None:

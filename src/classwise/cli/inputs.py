@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from classwise.data.stream import Stream
 
 
-_OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "state_dict_key", "outputs")
+_OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "outputs")
 """Arguments of `load_model` that are not settings of the model."""
 
 

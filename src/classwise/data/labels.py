@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -44,9 +45,46 @@ Classes = Annotated[tuple[int | str, ...], pydantic.BeforeValidator(_parsed)]
 """The label of each class, in the order of the model's logits; as text ``cat,dog`` or ``1..10``."""
 
 
+MOST_LISTED = 20
+"""The largest number of classes that a message lists."""
+
+
 def classes_option(example: str = "cat,dog") -> str:
     """How to give the labels of all classes in the order of the model, for messages: on the command line, in Python."""
-    return f"--data-set classes={example} (in Python: load_data(..., classes={example!r}))"
+    option = shlex.quote(f"classes={example}")
+    return f"--data-set {option} (in Python: load_data(..., classes={example!r}))"
+
+
+def order_advice(labels: Sequence[str] | None, order: Sequence[int]) -> str:
+    """How to bring the classes of the data and the outputs of a model into one order, with all of them if they are few.
+
+    The text ``classes=...`` cannot hold labels with commas, with spaces at an end or with unprintable characters: these
+    need a list in Python.
+
+    Args:
+        labels: the labels in the data; None: their order is fixed, as in a data set by name. Those that the data lack
+            are their numbers.
+        order: the output of the model that belongs to each class of the data, (C,).
+
+    Example:
+        >>> order_advice(["big cat", "dog"], [1, 0]).partition(": ")[2]
+        "--data-set 'classes=dog,big cat' (in Python: load_data(..., classes='dog,big cat'))"
+        >>> order_advice(None, [1, 2, 0])
+        'reorder the outputs: in Python, audit the function lambda x: model(x)[:, [1, 2, 0]]'
+    """
+    is_long = len(order) > MOST_LISTED
+    if labels is None:
+        outputs = "order" if is_long else str([*order])
+        return f"reorder the outputs: in Python, audit the function lambda x: model(x)[:, {outputs}]"
+    known = [*labels, *map(str, range(len(labels), len(order)))]
+    ordered = [known[label] for label in sorted(range(len(order)), key=order.__getitem__)]
+    if is_long:
+        option = f"such as {classes_option()}"
+    elif any("," in label or label != label.strip() or not label.isprintable() for label in ordered):
+        option = f"in Python, load_data(..., classes={ordered})"
+    else:
+        option = classes_option(",".join(ordered))
+    return f"load the data in the order of the model's outputs: {option}"
 
 
 def log_empty_classes(names: Sequence[str], counts: Sequence[int], where: str) -> None:

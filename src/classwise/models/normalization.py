@@ -26,6 +26,13 @@ class InputScale(NamedTuple):
         texts = (", ".join("1 / 255" if v == 1 / 255 else f"{v:.4g}" for v in values) for values in self)
         return ", ".join(f"{name}=[{text}]" for name, text in zip(self._fields, texts, strict=True))
 
+    @property
+    def option(self) -> str:
+        """How to state it, for messages: on the command line, in Python."""
+        texts = (",".join("1/255" if v == 1 / 255 else f"{v:.4g}" for v in values) for values in self)
+        options = " ".join(f"--{name} {text}" for name, text in zip(self._fields, texts, strict=True))
+        return f"{options} (in Python: load_model(..., {self}))"
+
     def standardise(self, x: Tensor) -> Tensor:
         """Subtract the mean of images (N, C, H, W) and divide by the standard deviation."""
         mean, std = (_per_channel(values).to(x) for values in self)

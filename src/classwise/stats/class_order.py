@@ -76,12 +76,45 @@ def below_chance(labels: IntArray, predictions: IntArray) -> Chance | None:
         >>> below_chance(np.repeat([0, 1], 20), np.zeros(40, dtype=int)) is None
         True
     """
-    classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
-    counts = [np.bincount(values, minlength=classes) for values in (labels, predictions)]
-    hits, expected = int((labels == predictions).sum()), float(counts[0] @ counts[1]) / max(len(labels), 1)
+    hits, expected = int((labels == predictions).sum()), _by_chance(labels, predictions)
     if hits >= expected or not _is_rare(labels, predictions, lambda shuffled: shuffled <= hits, LEVEL):
         return None
     return Chance(hits / len(labels), expected / len(labels))
+
+
+def at_chance(labels: IntArray, predictions: IntArray) -> Chance | None:
+    """Test whether the accuracy is above that of predictions which are independent of the labels.
+
+    The test is binomial and one-sided, with the expectation of `below_chance`.
+
+    Args:
+        labels: (N,) integers from 0.
+        predictions: (N,) predicted classes; -1 for an image without a prediction.
+
+    Returns:
+        The accuracy and its expectation; None if the accuracy is above it at `LEVEL`, or there are no images.
+
+    Example:
+        >>> labels = np.repeat([0, 1], 20)
+        >>> at_chance(labels, np.zeros(40, dtype=int))
+        Chance(accuracy=0.5, expected=0.5)
+        >>> at_chance(labels, labels) is None
+        True
+    """
+    hits, images = int((labels == predictions).sum()), len(labels)
+    if not images:
+        return None
+    expected = _by_chance(labels, predictions) / images
+    # I_p(k, n - k + 1) is the probability of k or more of n.
+    is_above = hits > 0 and special.betainc(hits, images - hits + 1, expected) < LEVEL
+    return None if is_above else Chance(hits / images, expected)
+
+
+def _by_chance(labels: IntArray, predictions: IntArray) -> float:
+    """The expected number of hits of predictions with the same frequencies that are independent of the labels."""
+    classes = int(max(labels.max(initial=0), predictions.max(initial=0))) + 1
+    images, outputs = (np.bincount(values[values >= 0], minlength=classes) for values in (labels, predictions))
+    return float(images @ outputs) / max(len(labels), 1)
 
 
 def occurring_classes(labels: IntArray, predictions: IntArray) -> int:

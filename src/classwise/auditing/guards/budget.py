@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.guards import gradients, interpretation, model, radius
-from classwise.auditing.guards.evidence import SAMPLE, Evidence, Guard, NotApplicable, Probe, Undecided
+from classwise.auditing.guards.evidence import CLEAR, SAMPLE, Evidence, Guard, NotApplicable, Probe, Undecided, percent
 from classwise.auditing.guards.gradients import QUERY_SHARE
 from classwise.auditing.guards.report import SHARE, AuditWarning, GuardReport, Reason
+from classwise.stats.class_order import at_chance
 
 _MODULES = (model, gradients, radius, interpretation)
 GUARDS: dict[str, Guard] = {
@@ -16,8 +18,9 @@ GUARDS: dict[str, Guard] = {
 }
 """Guards in the order of their warnings: that of the modules, and of the definitions in each."""
 BY_PRIORITY = sorted(GUARDS.values(), key=lambda made: made.priority)
-"""The guards in the order in which they run; a budget omits guards from the end."""
+"""The guards in the order of their usefulness; a budget omits guards from the end."""
 _ALWAYS = sum(not made.priority for made in BY_PRIORITY)
+_WITH_SYMPTOM = [made for made in BY_PRIORITY if made.symptom is not None]
 
 
 Results = dict[str, AuditWarning | Undecided | NotApplicable | None]
@@ -34,7 +37,8 @@ def run_guards(
     """Run the guards.
 
     In the mode ``"auto"`` their passes are at most `SHARE` of those of the attacks, except that those of priority
-    0 always run. The others follow in the order of their priority, as long as the passes of the next one fit.
+    0, and those with a symptom in the outcomes, always run. The others follow in the order of their priority, as long
+    as the passes of the next one fit.
 
     Args:
         evidence: the outcomes, and the sample if there is a model.
@@ -49,12 +53,19 @@ def run_guards(
     probe = evidence.probe
     if probe is None:
         omitted = [name for name, guard in GUARDS.items() if late and guard.reads_of(evidence) != "outcomes"]
-        found = {name: guard(evidence) for name, guard in GUARDS.items() if name not in omitted}
-        return _result(found, GuardReport(mode, not_run=tuple(omitted), reason="time" if late else ""))
+        results = _run([guard for guard in BY_PRIORITY if guard.name not in omitted], evidence)[1]
+        return _result(results, GuardReport(mode, not_run=tuple(omitted), reason="time" if late else ""))
     budget = int(SHARE * evidence.attack_passes) if mode == "auto" else None
-    images = len(probe)
-    probe = probe.first(images if budget is None else _size(evidence, probe, budget))
-    omitted, found = _run(dataclasses.replace(evidence, probe=probe), probe, budget)
+    images, taken, guards = len(probe), 0, BY_PRIORITY
+    found: Results = {}
+    if budget is not None and (shown := [guard for guard in BY_PRIORITY if guard.shows(evidence)]):
+        clear = probe.first(CLEAR)
+        found = _run(shown, dataclasses.replace(evidence, probe=clear))[1]
+        taken, guards = clear.taken, [guard for guard in BY_PRIORITY if guard not in shown]
+    left = None if budget is None else budget - taken
+    probe = probe.first(images if left is None else _size(guards, evidence, probe, left))
+    omitted, others = _run(guards, dataclasses.replace(evidence, probe=probe, warned=_warned(found)), left)
+    found |= others
     if len(probe) < images:
         found |= {
             name: Undecided(f"{result.reason} in the sample; --guards full takes up to {SAMPLE}")
@@ -63,22 +74,51 @@ def run_guards(
         }
     reason: Reason = "budget" if omitted else ""
     not_run = tuple(name for name in GUARDS if name in omitted)
-    return _result(found, GuardReport(mode, len(probe), probe.taken, budget, not_run, reason))
+    return _result(found, GuardReport(mode, len(probe), probe.taken + taken, budget, not_run, reason))
 
 
-def _run(evidence: Evidence, probe: Probe, budget: int | None) -> tuple[list[str], Results]:
-    """The guards that do not fit the budget, and the results of the others."""
-    len(probe.logits)  # computes them, since these passes are shared
+def early_warnings(evidence: Evidence) -> Iterator[str]:
+    """Yield the warnings of the guards that need no attack, and one of a clean accuracy at chance, which has no guard.
+
+    Args:
+        evidence: outcomes with the clean rows.
+    """
+    found = [guard(evidence) for guard in GUARDS.values() if guard.early]
+    warnings = [result for result in found if isinstance(result, AuditWarning)]
+    yield from (f"{warning.name}: {warning.sentence}" for warning in warnings)
+    found_at = at_chance(*evidence.clean_predictions)
+    # Few images are never significant, so the accuracy must also be nearer to chance than to 1.
+    if not warnings and found_at is not None and found_at.accuracy < (1 + found_at.expected) / 2:
+        share, expected = percent(found_at.accuracy), percent(found_at.expected)
+        what = f"the clean accuracy, {share}, is not significantly above chance ({expected})"
+        yield f"{what}: check the normalisation (--mean, --std), the order of the classes and the weights"
+
+
+def _run(guards: Sequence[Guard], evidence: Evidence, budget: int | None = None) -> tuple[list[str], Results]:
+    """The guards that do not fit the budget, and the results of the others; those that presume others run last."""
+    probe = evidence.probe
+    if probe is not None:
+        len(probe.logits)  # computes them, since these passes are shared
     omitted: list[str] = []
     found: Results = {}
-    for guard in BY_PRIORITY:
-        cost = guard.cost(evidence)
-        fits = budget is None or not guard.priority or (not omitted and probe.taken + cost <= budget)
+    last = [guard for guard in guards if guard.presumes]
+    reserved = 0 if budget is None else sum(guard.cost(evidence) for guard in last)
+    for guard in guards:
+        if guard in last:
+            continue
+        cost, taken = guard.cost(evidence), 0 if probe is None else probe.taken
+        fits = budget is None or not guard.priority or (not omitted and taken + cost + reserved <= budget)
         if cost and not fits:
             omitted.append(guard.name)
         else:
             found[guard.name] = guard(evidence)
-    return omitted, found
+    evidence = dataclasses.replace(evidence, warned=(*evidence.warned, *_warned(found)))
+    return omitted, found | {guard.name: guard(evidence) for guard in last}
+
+
+def _warned(found: Results) -> tuple[str, ...]:
+    """The names of the guards with a warning, in the order of the guards."""
+    return tuple(name for name in GUARDS if isinstance(found.get(name), AuditWarning))
 
 
 def _result(found: Results, report: GuardReport) -> tuple[tuple[AuditWarning, ...], GuardReport]:
@@ -102,11 +142,13 @@ def most_passes(mode: GuardMode, images: int, attack_passes: int) -> int:
     # One pass of each image gives its logits, and one pass of the grey image is shared.
     most, least = (1 + sum(guard.most for guard in guards) for guards in (BY_PRIORITY, BY_PRIORITY[:_ALWAYS]))
     full = most * min(images, SAMPLE) + 1 + int(QUERY_SHARE * attack_passes)
-    return full if mode == "full" else min(full, max(int(SHARE * attack_passes), least * min(images, SIZES[-1]) + 1))
+    shown = sum(1 + guard.most for guard in _WITH_SYMPTOM) * min(images, CLEAR)
+    core = least * min(images, SIZES[-1]) + 1
+    return full if mode == "full" else min(full, max(int(SHARE * attack_passes), core + shown))
 
 
-def _size(evidence: Evidence, probe: Probe, budget: int) -> int:
-    """The size of the sample.
+def _size(guards: Sequence[Guard], evidence: Evidence, probe: Probe, budget: int) -> int:
+    """The size of the sample for these guards.
 
     It is the largest of `SIZES` on which those guards fit that fit on `USUAL` images; else the smallest.
     """
@@ -114,7 +156,7 @@ def _size(evidence: Evidence, probe: Probe, budget: int) -> int:
     def fits(size: int, count: int) -> bool:
         sample = probe.first(size)
         smaller = dataclasses.replace(evidence, probe=sample)
-        return len(sample) + sum(guard.cost(smaller) for guard in BY_PRIORITY[:count]) <= budget
+        return len(sample) + sum(guard.cost(smaller) for guard in guards[:count]) <= budget
 
-    count = next((count for count in range(len(BY_PRIORITY), _ALWAYS, -1) if fits(USUAL, count)), _ALWAYS)
+    count = next((count for count in range(len(guards), _ALWAYS, -1) if fits(USUAL, count)), _ALWAYS)
     return next((size for size in SIZES if fits(size, count)), SIZES[-1])

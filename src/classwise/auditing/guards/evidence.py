@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -88,6 +89,8 @@ def memory_of(model: nn.Module, model_hash: str, data_hash: str) -> Memory:
 
 SAMPLE = 128
 """Number of images in the sample of guards that run the model, balanced over classes."""
+CLEAR = 64
+"""Number of images, under a budget, of a guard with a symptom in the outcomes."""
 
 
 @dataclass(eq=False)
@@ -277,6 +280,9 @@ class Evidence:
         duplicates: how often each image that was read occurs; None if there are no images.
         fitted: how many of the images a logit adjustment of the model was fitted on.
         training_attack: the attack that the model was trained with, if known.
+        labels: the labels of the classes in the data, which ``classes=`` takes in another order; empty: the names of
+            the classes; None: the order of the data set is fixed.
+        warned: the guards that have warned before.
         probe: the model and a sample; None without a model, or if the time limit is reached.
     """
 
@@ -289,7 +295,16 @@ class Evidence:
     duplicates: Duplicates | None = None
     fitted: int = 0
     training_attack: Attack | None = None
+    labels: tuple[str, ...] | None = ()
+    warned: tuple[str, ...] = ()
     probe: Probe | None = None
+
+    @cached_property
+    def clean_predictions(self) -> tuple[IntArray, IntArray]:
+        """Labels and predictions of the clean images, (N,) each; the prediction is -1 where there is none."""
+        rows = self.outcomes.frame[self.outcomes.frame["attack"] == CLEAN]
+        labels, predictions = rows["label"], rows["prediction"].fillna(-1)
+        return labels.to_numpy(dtype=np.int64), predictions.to_numpy(dtype=np.int64)
 
     @cached_property
     def clean(self) -> Tensor:
@@ -325,6 +340,11 @@ class Evidence:
         passes = self.outcomes.passes
         ran = {label for label, counts in passes.items() if counts.forward and label != CLEAN}
         return tuple(label for label in self.outcomes.attacks if label in ran)
+
+    def unsolved(self, names: tuple[str, ...]) -> str:
+        """What to do first if some of these guards have warned; empty if none has."""
+        found = [name for name in self.warned if name in names]
+        return f"first solve the problem of {' and '.join(found)}" if found else ""
 
     def name_of(self, label: int) -> str:
         """The quoted name of a class."""
@@ -372,6 +392,11 @@ class Guard:
             the last step.
         most: the largest number of these passes per image of any sample, if one pass decides about an image.
         priority: a budget omits the guards of the highest numbers first; 0: never omitted.
+        symptom: whether the outcomes show a symptom of the problem. A budget does not omit the guard then, and its
+            sample has `CLEAR` images.
+        early: whether the clean pass and the settings decide, so that an audit warns before the attacks, too.
+        presumes: the guards whose problems must be solved before the advice of this one applies. It runs after all
+            others, so that it can name those of them that have warned (`Evidence.unsolved`).
         pixelwise: whether it perturbs pixels, or expects gradient-based attacks to be stronger. A grid finds more
             rotations and translations than gradients do (Engstrom et al., ICML 2019), so that is no warning: the guard
             does not apply to spatial threats.
@@ -382,6 +407,9 @@ class Guard:
     passes: Callable[[Evidence, Probe], int] = lambda *_: 0
     most: int = 0
     priority: int = 0
+    symptom: Callable[[Evidence], bool] | None = None
+    early: bool = False
+    presumes: tuple[str, ...] = ()
     pixelwise: bool = False
 
     @property
@@ -401,6 +429,10 @@ class Guard:
         """The passes of the guard; 0 if it does not apply, or reads the outcomes only."""
         arguments = self._arguments(evidence) or ()
         return self.passes(*arguments) if len(arguments) == 2 else 0
+
+    def shows(self, evidence: Evidence) -> bool:
+        """Whether the outcomes show a symptom of its problem."""
+        return self.symptom is not None and self.symptom(evidence)
 
     def reads_of(self, evidence: Evidence) -> Reads:
         """What the guard reads of this evidence."""

@@ -42,7 +42,7 @@ def no_gradient(evidence: Evidence) -> Result:
     skipped, applied = evidence.outcomes.meta.not_applicable, tuple(evidence.attacks)
     what = f"The model has no gradient: {evidence.no_gradient}"
     if not applied:
-        detail = "no attack was requested, so robustness was not evaluated; add 'square'"
+        detail = "no attack was requested, so robustness was not evaluated; use --attack square"
     elif skipped:
         detail = f"not applicable: {quoted(skipped)}; the results are based on {quoted(applied)} only"
     else:
@@ -330,4 +330,4 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Result:
     worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"
-    return f"{what}{where}: add 'square'.", share
+    return f"{what}{where}: add --attack square to those of the audit.", share

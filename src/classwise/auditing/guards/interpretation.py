@@ -15,17 +15,19 @@ from classwise.stats.metrics.lowest import minimum
 from classwise.stats.rational import difference
 from classwise.stats.worst_class import possibly_worst
 
+_OTHERS = "add others, such as --attack autoattack"
 
-@guard()
+
+@guard(early=True)
 def training_attack(evidence: Evidence) -> Result:
     """The only attacks are the training attack of the model, or usual training attacks."""
     attacks = list(evidence.attacks.values())
     if not attacks:
         return NOT_APPLICABLE
     if evidence.training_attack is not None and all(attack == evidence.training_attack for attack in attacks):
-        return "The only attack is the one that the model was trained against; add others.", math.nan
+        return f"The only attack is the one that the model was trained against; {_OTHERS}.", math.nan
     if all(_is_usual_training(attack) for attack in attacks):
-        return "All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); add others.", math.nan
+        return f"All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); {_OTHERS}.", math.nan
     return None
 
 
@@ -35,7 +37,7 @@ def _is_usual_training(attack: Attack) -> bool:
     return short and (isinstance(attack, FGSM) or (isinstance(attack, PGD) and attack.objective != "margin"))
 
 
-@guard()
+@guard(early=True)
 def training_images(evidence: Evidence) -> Result:
     """The images are from a split that is used for training or model selection, or a logit adjustment was fitted on."""
     if evidence.fitted:

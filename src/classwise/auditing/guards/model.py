@@ -20,13 +20,13 @@ from classwise.auditing.guards.evidence import (
     undecided,
 )
 from classwise.auditing.outcomes.meta import CHANGED_NOTE
-from classwise.auditing.outcomes.table import CLEAN
-from classwise.data.labels import classes_option
+from classwise.data.labels import order_advice
 from classwise.models.loading.loader import before_normalisation, normalization_layer
 from classwise.models.normalization import InputScale, usual_scales
 from classwise.stats.class_order import (
     MOST_CLASSES,
     ClassOrder,
+    at_chance,
     below_chance,
     explains_best,
     images_needed,
@@ -37,7 +37,7 @@ from classwise.stats.paired import mcnemar
 from classwise.stats.rational import difference
 
 
-@guard()
+@guard(early=True)
 def nan_logits(evidence: Evidence) -> Result:
     """Some logits are NaN or +inf, or all of an image are -inf; such rows count as misclassified."""
     frame = evidence.outcomes.frame
@@ -58,7 +58,7 @@ def train_mode(evidence: Evidence) -> Result:
     return ("The model was in training mode; it was evaluated in evaluation mode and then switched back.", 1.0)
 
 
-@guard()
+@guard(early=True)
 def untrained(evidence: Evidence) -> Result:
     """The network has its random initial weights."""
     if not evidence.untrained:
@@ -94,16 +94,20 @@ def softmax_outputs(_: Evidence, probe: Probe) -> Result:
     distance = float((logits.sum(1) - 1).abs().max())
     if not (bool((logits >= 0).all()) and distance < 1e-3):
         return None
-    return "The outputs look like softmax probabilities, whose gradients vanish; return logits.", distance
+    what = "The outputs look like softmax probabilities, whose gradients vanish"
+    return f"{what}; return logits, or give --outputs probabilities.", distance
 
 
-@guard(reads="sample")
-def logit_range(_: Evidence, probe: Probe) -> Result:
+@guard(reads="sample", presumes=("untrained", "softmax-outputs", "normalised-outside"))
+def logit_range(evidence: Evidence, probe: Probe) -> Result:
     """The range of the logits is so small that cross-entropy attacks are weak, as for cosines (HE)."""
     span = float((probe.logits.amax(1) - probe.logits.amin(1)).max())
     if not span < 2:
         return None
-    return (f"The logits span at most {span:.2g}, as cosines do; use attacks on the margin or a large 1/T.", span)
+    margin, temperature = "--attack pgd:objective=margin", "--attack tpgd:inv_temperature=50"
+    usual = f"use attacks on the margin or with a large 1/T, such as {margin} and {temperature}"
+    advice = evidence.unsolved(logit_range.presumes) or usual
+    return f"The logits span at most {span:.2g}, as cosines do; {advice}.", span
 
 
 _NOISE = 1e-4
@@ -169,7 +173,13 @@ def _rescaling_cost(evidence: Evidence, probe: Probe) -> int:
     return len(probe) * sum(1 for _ in _scaled(probe))
 
 
-@guard(reads="sample", passes=_rescaling_cost, most=5, priority=2)
+@guard(
+    reads="sample",
+    passes=_rescaling_cost,
+    most=5,
+    priority=2,
+    symptom=lambda evidence: at_chance(*evidence.clean_predictions) is not None,
+)
 def normalised_outside(evidence: Evidence, probe: Probe) -> Result:
     """The clean accuracy is higher on rescaled pixels: the model lacks a normalisation, or has one too many."""
     right, found, largest = evidence.clean, None, RISE
@@ -203,23 +213,24 @@ def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor, str]]:
     if normalization_layer(model) is not None:
         what = "correct the normalisation"
         name = "that cancel the normalisation in front of the network"
-        yield name, before_normalisation(model, x), "omit it, as the network has its own"
+        yield name, before_normalisation(model, x), "omit it (--mean and --std), as the network has its own"
+    data = "standardised with the mean and deviation of the data"
     own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
-    scales = {"standardised with the mean and deviation of the data": probe.scale or own, **usual_scales(x.shape[1])}
+    scales = {data: probe.scale or own, **usual_scales(x.shape[1])}
     for name, scale in scales.items():
-        yield name, before_normalisation(model, scale.standardise(x)), f"{what}, load_model(..., {scale})"
+        origin = ", the constants of these data; prefer those of the training code" if name == data else ""
+        yield name, before_normalisation(model, scale.standardise(x)), f"{what}, {scale.option}{origin}"
 
 
 SHOWN = 3
 """Number of moved classes that the warning names."""
 
 
-@guard()
+@guard(early=True)
 def class_order(evidence: Evidence) -> Result:
     """The classes of the data and the outputs of the model are in different orders, or the model is below chance."""
-    frame = evidence.outcomes.frame
-    rows = frame[(frame["attack"] == CLEAN) & frame["prediction"].notna()]
-    labels, predictions = (rows[name].to_numpy(dtype=np.int64) for name in ("label", "prediction"))
+    labels, predictions = evidence.clean_predictions
+    labels, predictions = labels[predictions >= 0], predictions[predictions >= 0]
     if not len(labels):
         return NOT_APPLICABLE
     too_few = len(labels) < images_needed()
@@ -251,5 +262,6 @@ def _sentence(evidence: Evidence, found: ClassOrder) -> str:
     accuracy, low, high = (percent(share) for share in found.accuracy)
     what = f"The classes of the data and the outputs of the model are in different orders, likely {which}"
     gain = f"with it the clean accuracy of {found.images:,} other images is {accuracy} (95 % interval {low} to {high})"
-    how = f"load the data in the order of the model's outputs, such as {classes_option()}"
+    labels = evidence.labels if evidence.labels is None or evidence.labels else evidence.outcomes.class_names
+    how = order_advice(labels, found.order.tolist())
     return f"{what}; {gain} instead of {percent(found.present)}: {how}."

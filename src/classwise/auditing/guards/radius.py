@@ -205,16 +205,36 @@ def _read_by_search(evidence: Evidence) -> Reads:
 
 def _search_passes(evidence: Evidence, probe: Probe) -> int:
     """The passes of the search on the images of the sample that are classified correctly."""
-    if _fault(evidence) is None:
+    fault = _fault(evidence)
+    if fault is None or _unsolved(evidence, fault):
         return 0
     return ROUNDS * (2 * SEARCH.steps + probe.verification) * int(evidence.clean.sum())
 
 
-@guard(reads=_read_by_search, passes=_search_passes, most=ROUNDS * (2 * SEARCH.steps + 1), pixelwise=True)
+OTHER_CAUSES = ("nan-logits", "untrained", "normalised-outside", "class-order", "zero-radius", "huge-radius")
+"""Guards whose problem may be why no image is robust, or none is lost, at any radius."""
+MASKED = ("softmax-outputs", "zero-gradients", "misleading-gradients", "single-step", "random-noise")
+MASKED += ("black-box-stronger", "no-black-box", "not-falling", "large-radius")
+"""Guards whose problem may be why attacks succeed on no image."""
+
+
+def _unsolved(evidence: Evidence, fault: Fault) -> str:
+    """What to do before the radius is judged; empty if no guard has another explanation."""
+    return evidence.unsolved(OTHER_CAUSES + MASKED if fault == "small" else OTHER_CAUSES)
+
+
+@guard(
+    reads=_read_by_search,
+    passes=_search_passes,
+    most=ROUNDS * (2 * SEARCH.steps + 1),
+    presumes=OTHER_CAUSES + MASKED,
+    pixelwise=True,
+)
 def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Result:
     """All classes have a robust accuracy of about 0, or all about their clean accuracy: the radius hides differences.
 
-    Another radius, at which a short attack succeeds on about half of a sample, is searched for and named.
+    Another radius, at which a short attack succeeds on about half of a sample, is searched for and named, unless
+    another guard has found a problem that explains the accuracies.
     """
     if not _comparable(evidence.outcomes):
         return NOT_APPLICABLE
@@ -222,7 +242,10 @@ def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Resu
     if fault is None:
         return None
     what = "is robust" if fault == "large" else "is misclassified under attack only"
-    what = f"Hardly any image of any class {what}, so the radius is too {fault} to compare classes"
+    what = f"Hardly any image of any class {what}"
+    if first := _unsolved(evidence, fault):
+        return f"{what}: {first}, and then judge the radius.", math.nan
+    what = f"{what}, so the radius is too {fault} to compare classes"
     if probe is None or not evidence.clean.any():
         return f"{what}.", math.nan
     found = _searched_radius(evidence.clean, probe, fault)

@@ -239,6 +239,7 @@ class _Finish:
             duplicates=self.attacked.duplicates,
             fitted=self.attacked.duplicates.count_among(fitted_images_of(inputs.model)),
             training_attack=training_attack,
+            labels=inputs.class_labels,
             probe=probe,
         )
         with self.record.phase("guards"), seeded(self.plan.asked["seed"] % (1 << 32), device_of(inputs.model)):

@@ -22,7 +22,7 @@ from classwise.core.compute.tensors import as_array
 from classwise.core.errors import ClasswiseError, first_line, is_out_of_memory, unknown
 from classwise.core.settings.user_code import raised_within
 from classwise.data.images import Batch, Column, Group, Images
-from classwise.data.labels import classes_option
+from classwise.data.labels import classes_option, order_advice
 from classwise.data.layout import CHANNELS_FIRST
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream
@@ -49,8 +49,7 @@ Model = Annotated[
 ]
 VALUES_COLUMN = "group"
 """The column of a grouping that is given as one value for each image."""
-MAX_NAMED = 10
-"""Number of classes that an error about their order names."""
+CHOOSE = "(documentation: Choose a threat and a radius)"
 GRID_BLOCK = 1024
 """Number of images whose distance from the 8-bit grid is computed at once."""
 PIECE_BYTES = 256 << 20
@@ -121,7 +120,9 @@ def usual_radius(source: Images | Stream, norm: str) -> float:
     known = named_set(source)
     usual = None if known is None else Threat.parse(known.threat)
     if usual is None or usual.norm != norm or isinstance(usual.epsilon, Tensor):
-        raise ClasswiseError(f"data set {source.name!r} has no usual {norm} radius; give the largest radius to search")
+        raise ClasswiseError(
+            f"data set {source.name!r} has no usual {norm} radius; give the largest to search {CHOOSE}"
+        )
     return usual.epsilon
 
 
@@ -134,7 +135,7 @@ def threat_for(source: Images | Stream, threat: ThreatLike | None) -> Threat:
     if threat is None:
         known = named_set(source)
         if known is None:
-            raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as Linf:8/255")
+            raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as Linf:8/255 {CHOOSE}")
         return Threat.parse(known.threat)
     ball = Threat.parse(threat).validated()
     if isinstance(ball.epsilon, Tensor):
@@ -356,8 +357,8 @@ def class_names_for(source: Images | Stream, first: Images, logits: int, own: Se
         place = next(number for number, name in enumerate(in_data) if name != in_model[number])
         raise ClasswiseError(
             f"the model and the data set {source.name!r} have the same classes in another order: label {place} is "
-            f"{own[place]!r} in the model and {names[place]!r} in the data; load the data in the order of the model, "
-            f"{classes_option(','.join(own[:MAX_NAMED]) + (',...' if len(own) > MAX_NAMED else ''))}"
+            f"{own[place]!r} in the model and {names[place]!r} in the data; "
+            f"{order_advice(None if named_set(source) else names, [in_model.index(name) for name in in_data])}"
         )
     return names
 

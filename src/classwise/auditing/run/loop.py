@@ -20,10 +20,12 @@ from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import SMALLEST_BATCH, Engine, Job, StepsLeft
-from classwise.auditing.guards.evidence import SAMPLE
+from classwise.auditing.guards.budget import early_warnings
+from classwise.auditing.guards.evidence import SAMPLE, Evidence
 from classwise.auditing.outcomes.artifacts import EXAMPLES, Examples
 from classwise.auditing.outcomes.files import NAME, Columns
 from classwise.auditing.outcomes.meta import CHANGED_NOTE, CLEAN
+from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run import batch_sizes
 from classwise.auditing.run.partition import balanced_order, part_of
@@ -153,6 +155,7 @@ class AttackLoop:
         self.record, self.deadline = record, deadline
         self._examples = Examples(len(plan.suite.attacks), inputs.meta.num_classes, processes.world_size)
         self._reasons: dict[str, dict[str, str]] = defaultdict(dict)
+        self._has_warned = False
 
     @property
     def late(self) -> bool:
@@ -203,7 +206,10 @@ class AttackLoop:
         if device.type == "cuda" and images.x.nbytes <= IMAGES_SHARE * batch_sizes.memory_of(device):
             images = images.to(device)  # so that no attack copies them again
         piece = _Piece(images, index, order, columns)
+        is_new = not len(self.writer.rows(CLEAN, piece.own))
         self._clean(piece)
+        if is_new and not self._has_warned and self.plan.asked["guards"] != "off" and self.plan.suite.attacks:
+            self._warn(piece)
         sampling = self.plan.sampling
         for label in self.plan.suite.attacks if sampling is None else sampling.first:
             self._attack(label, piece, piece.own)
@@ -218,6 +224,18 @@ class AttackLoop:
                 raise ClasswiseError(f"the folder contains an audit with other values of {name!r}; give another folder")
         self._write(CLEAN, piece, piece.rows(np.setdiff1d(piece.own, done.index)), self._clean_blocks)
         self._examples.add(self.writer.rows(CLEAN, piece.own))
+
+    def _warn(self, piece: _Piece) -> None:
+        """Log the warnings that need no attack, so that a long audit can be stopped before the first one."""
+        self._has_warned = True
+        rows = self.writer.rows(CLEAN, piece.own).reset_index(drop=True)
+        if not len(rows):  # the time limit was reached
+            return
+        outcomes, inputs = Outcomes(rows, self.writer.meta), self.inputs
+        attacks = self.plan.suite.attacks
+        evidence = Evidence(outcomes, attacks, untrained=inputs.untrained, labels=inputs.class_labels)
+        for warning in early_warnings(evidence):
+            self.progress.log(f"warning: {warning}")
 
     def _clean_blocks(self, piece: _Piece, todo: Tensor) -> Generator[Block]:
         """Evaluate images without attack, batch by batch."""

@@ -56,6 +56,7 @@ from classwise.core.progress.listener import Progress
 from classwise.core.settings.code_identity import check_unchanged, without_empty
 from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Images
+from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
 from classwise.models.functions import model_of
@@ -104,9 +105,14 @@ class Inputs:
     code: dict[str, dict[str, str]] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def class_labels(self) -> tuple[str, ...] | None:
+        """The labels of the classes in the data, empty if unknown; None for a data set by name: its order is fixed."""
+        return None if named_set(self.source) else tuple(self.source.class_names or ())
+
     def log_notes(self, progress: Progress) -> None:
-        """Log the notes for the user."""
-        for note in filter(None, (self.note, self.large_radius)):
+        """Log the notes for the user, and a warning of an implausible radius."""
+        for note in filter(None, (self.note, self.large_radius and f"warning: {self.large_radius}")):
             progress.log(note)
 
 

@@ -25,8 +25,11 @@ from classwise.core.settings import limits
 from classwise.core.settings.thread_warnings import warnings_filtered
 from classwise.models.weights import METADATA_KEY
 
-AVERAGED = ("state_dict_ema", "model_ema", "ema")
-STATE_DICT_KEYS = (*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best")
+AVERAGED = ("state_dict_ema", "model_ema", "ema", "ema_state_dict", "ema_state", "params_ema")
+STATE_DICT_KEYS = (
+    *(*AVERAGED, "state_dict", "model_state_dict", "net", "model", "rmodel", "last", "best"),
+    *("model_state", "network", "network_weights", "module", "weights", "params"),
+)
 """Keys of the state dict in public checkpoints, in order of preference: averaged weights come first."""
 
 _EXPORTED = "serialized_exported_program.json"
@@ -61,7 +64,7 @@ class Checkpoint:
             return f"read {self.path}"
         kind = " (averaged weights)" if self.keys[-1] in AVERAGED else ""
         others = ", ".join(map(repr, self.other_keys))
-        rest = f"; other state dicts, selected by state_dict_key=: {others}" if others else ""
+        rest = f"; other state dicts, selected by --model-set state_dict_key=KEY: {others}" if others else ""
         return f"read {'/'.join(map(repr, self.keys))}{kind} of {self.path}{rest}"
 
 
@@ -70,10 +73,12 @@ def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = Non
 
     Args:
         path: The file; its format is recognised by its first bytes.
-        state_dict_key: The key of the state dict in the file; by default the first of `STATE_DICT_KEYS` in the file.
+        state_dict_key: The key of the state dict in the file; by default the first of `STATE_DICT_KEYS` in the file,
+            else the only other key with a dictionary of tensors.
 
     Raises:
-        ClasswiseError: if the file is missing or damaged, requires code execution, or has no state dict.
+        ClasswiseError: if the file is missing or damaged, requires code execution, has no state dict, or several ones
+            under other keys than `STATE_DICT_KEYS`.
     """
     file = Path(path)
     try:
@@ -279,6 +284,8 @@ def _find(
         return Checkpoint(file, dict(value), keys, other_keys)
     entries = _state_entries(value)
     chosen = state_dict_key or next((key for key in STATE_DICT_KEYS if key in entries), "")
+    if not chosen and entries:
+        chosen = _only(file, entries)
     if chosen not in entries:
         _check_entries(file, value)
         content = f"a {type(value).__name__}"
@@ -288,6 +295,22 @@ def _find(
         raise ClasswiseError(f"{file} has {name}; it contains {content}; save only model.state_dict()")
     others = tuple(sorted(key for key in entries if key != chosen))
     return _find(file, entries[chosen], None, (*keys, chosen), (*other_keys, *others))
+
+
+def _only(file: Path, entries: Mapping[str, Any]) -> str:
+    """The key of the only dictionary of tensors that may be weights; dictionaries of vectors, such as means, are not.
+
+    Raises:
+        ClasswiseError: if several may be.
+    """
+    found = [key for key, item in entries.items() if not _is_state(item) or any(map(_is_matrix, item.values()))]
+    names = found or list(entries)
+    if len(names) > 1:
+        raise ClasswiseError(
+            f"{file} has several dictionaries of tensors: {', '.join(map(repr, names))}; state the key of the weights, "
+            f"such as --model-set state_dict_key={names[0]} (in Python: load_model(..., state_dict_key={names[0]!r}))"
+        )
+    return names[0]
 
 
 def _check_entries(file: Path, value: object) -> None:
@@ -310,6 +333,11 @@ def _is_state(value: object) -> bool:
         and len(value) > 0
         and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in value.items())
     )
+
+
+def _is_matrix(tensor: Tensor) -> bool:
+    """Whether a tensor has at least two axes that are longer than 1, as the weight of a layer and unlike a mean."""
+    return sum(size > 1 for size in tensor.shape) > 1
 
 
 def _state_entries(value: object) -> dict[str, Any]:

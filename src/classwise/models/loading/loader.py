@@ -59,7 +59,9 @@ CHECKPOINTS = ("best-average", "best", "last")
 UNWRAPPED, UNWRAPPED_IMAGES = 0.01, 32
 """Largest difference between the probabilities of a MAITE model and of its module, on so many images."""
 
-_NORMALISES = "if the model normalises images, give mean= and std=; otherwise write a module that computes the same"
+_NORMALISES = (
+    "if the model normalises images, give mean and std (--mean, --std); otherwise write a module that computes the same"
+)
 
 _AROUND = (AdjustedLogits, Resized)
 """Wrappers that are outside a normalisation layer."""
@@ -404,7 +406,7 @@ class _Unwrapped(NamedTuple):
         if not difference <= UNWRAPPED:
             inputs = {"without mean and std": self.images}
             for scale in usual_scales(self.images.shape[1]).values():
-                inputs[f"with {scale}"] = scale.standardise(self.images)
+                inputs[f"with {scale.option}"] = scale.standardise(self.images)
             agreeing = [
                 f"{name} they agree"
                 for name, pixels in inputs.items()

@@ -32,6 +32,7 @@ from classwise.papers import catalogue
 from classwise.reporting.evidence.build import verify
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
+from tests.auditing.test_guards import digits_network
 from tests.cli.test_documents import commands_of
 from tests.documents import DOCUMENTS, ROOT, blocks, name_of
 from tests.refusals import check_refused
@@ -175,6 +176,22 @@ def test_the_examples_of_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     sys.modules.pop("digits_net")
     assert statuses == [0, 0, 0, 0]
     assert verify("digits-evidence").differences == []
+
+
+def test_the_example_of_masked_gradients() -> None:
+    """PGD is no better than its random start, a guard says so, and attacks without the masked gradient succeed."""
+    document = ROOT / "docs" / "how-to" / "gradient-masking.md"
+    (block,) = (block for block in blocks(document) if block.file == "masked.py")
+    space: dict[str, Any] = {"network": digits_network()}
+    exec(compile(block.text.replace('cw.load_model("runs/at")', "network"), document.name, "exec"), space)
+    data = load_data("digits", split="test", subset=100)
+    transfer = make(ATTACKS, {"name": "transfer", "surrogate": space["copy"]()})
+    attacks = ["pgd:steps=20", "square:steps=500,rescale_schedule=true", transfer]
+    result = classwise.audit(space["defended"]().eval(), data, "Linf:0.1", attacks)
+    accuracy = result.by_attack["overall"]
+    assert accuracy["pgd"] > accuracy["clean"] - 0.1
+    assert max(accuracy["square"], accuracy["transfer"]) < accuracy["pgd"] - 0.3
+    assert {"zero-gradients", "black-box-stronger"} <= {warning.name for warning in result.warnings}
 
 
 def test_the_training_loop_of_the_guide() -> None:

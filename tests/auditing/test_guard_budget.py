@@ -185,7 +185,7 @@ def test_a_guard_with_a_symptom_runs_beyond_the_budget(images: int) -> None:
 
     class Unnormalised(Counting):
         def forward(self, x: Tensor) -> Tensor:
-            return super().forward(0.5 + 0.05 * x)
+            return super().forward(x / 255)  # trained on pixels up to 255
 
     model = Unnormalised()
     with counted(model) as spent:
@@ -210,7 +210,7 @@ def test_the_core_alone_runs_beyond_the_budget() -> None:
     model = Counting(reverse=True)
     with counted(model) as spent:
         result = run(model, toys.images(30, strength=0.2, noise=0.0), attacks="fgsm")
-    assert spent.guards == CORE + OTHER_RADIUS
+    assert spent.guards == CORE  # no other radius is searched for, since the gradients mislead
     assert result.guards is not None
     assert (result.guards.images, result.guards.reason) == (16, "budget")
     # One step is not compared with itself, and no rescaling can raise an accuracy of 100 %.

@@ -240,7 +240,7 @@ def test_above_chance_by_the_binomial_distribution(images: int, hits: int, expec
     predictions[hits:] = (predictions[hits:] + 1) % 8  # nearly balanced outputs
     outputs = np.bincount(predictions, minlength=8)
     rate = sum(np.bincount(labels, minlength=8)[label] * outputs[label] for label in range(8)) / images**2
-    assert (stats.binom.sf(hits - 1, images, rate) < LEVEL) is expected
+    assert bool(stats.binom.sf(hits - 1, images, rate) < LEVEL) is expected
     found = at_chance(labels, predictions)
     assert (found is None) is expected
     assert found is None or found == pytest.approx((hits / images, rate))

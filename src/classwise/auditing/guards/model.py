@@ -104,7 +104,7 @@ def logit_range(evidence: Evidence, probe: Probe) -> Result:
     span = float((probe.logits.amax(1) - probe.logits.amin(1)).max())
     if not span < 2:
         return None
-    margin, temperature = "--attack pgd:objective=margin", "--attack tpgd:inv_temperature=50"
+    margin, temperature = "--attack pgd:objective=margin", "--attack tpgd:inverse_temperature=50"
     usual = f"use attacks on the margin or with a large 1/T, such as {margin} and {temperature}"
     advice = evidence.unsolved(logit_range.presumes) or usual
     return f"The logits span at most {span:.2g}, as cosines do; {advice}.", span

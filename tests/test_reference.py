@@ -114,3 +114,8 @@ def test_links_without_a_target_are_found(tmp_path: Path, capsys: pytest.Capture
         "index.html: b.html: no such file",
     ]
     assert check_links.main([str(tmp_path)]) == 1
+
+
+def test_an_empty_block_is_filled_and_takes_no_other_text() -> None:
+    page = "<!-- generated: a -->\n<!-- end -->\nkept\n<!-- generated: b -->\nold\n<!-- end -->\n"
+    assert reference.BLOCK.findall(page) == [("a", ""), ("b", "old")]

@@ -72,7 +72,7 @@ BASE_CLASSES = (
     "classwise.training.loggers.base.Logger",
 )
 """The names that docs/reference/base-classes.md documents."""
-BLOCK = re.compile(r"(?<=<!-- generated: )([\w-]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(?<=<!-- generated: )([\w-]+) -->\n(.*?)\n?(?=<!-- end -->)", re.DOTALL)
 """A generated text of a page: its name in `PAGES`, and the text."""
 
 

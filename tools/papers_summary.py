@@ -14,7 +14,7 @@ from tools.reference import table
 
 from classwise.papers import catalogue
 from classwise.papers.page import MARKS
-from classwise.papers.result import Result, stored_results
+from classwise.papers.result import EXACT, Result, stored_results
 from classwise.papers.store import Store
 from classwise.papers.tables import (
     DECIDED,
@@ -66,8 +66,9 @@ def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
         remark = ""
         if one.whole == "inconclusive":
             remark = ", a part is not tested" if one.summary.partial else ""
-        elif one.shown and by_construction(one.shown[1]):
-            remark = ", by construction"
+        elif one.shown:
+            remark = f" {EXACT[basis]}" if (basis := one.shown[1].basis) in EXACT else ""
+            remark = ", by construction" if by_construction(one.shown[1]) else remark
         rows.append(
             (
                 f"{one.claim.id.partition('/')[2]}: {markdown_text(one.claim.title)}",

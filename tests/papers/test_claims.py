@@ -358,7 +358,7 @@ def test_the_sentence_on_a_paper() -> None:
     gain = Test(claim="cfa23/C13", estimand="a gain", estimators=[normal(9)])
     results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain]))]}
     assert findings_sentence("cfa23", results) == (
-        "Of 27 statements, 2 were supported (1 by computation alone) and 25 not tested at reduced scale; "
+        "Of 27 statements, 2 were supported (1 by exact computation) and 25 not tested at reduced scale; "
         "clearest: FAT has the lowest worst class."
     )
     assert findings_sentence("cfa23", {}) == "Of 27 statements, 27 were not tested."
@@ -399,14 +399,14 @@ def test_half_of_a_claim_is_partly_tested() -> None:
 
 
 def test_a_summary_marks_verdicts_by_construction() -> None:
-    """Where notes are not shown; a computation and an inconclusive verdict have no mark."""
+    """Where notes are not shown. An inconclusive verdict has no mark, nor has an exact one, whose text says "exact"."""
     note = "cosines: the verdict follows by construction"
     one = Verdict(claim="kdd21/C17", answer="supported", estimand="a number", covers=("smaller",), note=note)
     assert summary_text(one, SMALL, short=True) == "supported at small scale, by construction"
     assert summary_text(replace(one, note=""), SMALL, short=True) == "supported at small scale"
     assert summary_text(replace(one, answer="inconclusive"), SMALL, short=True) == "inconclusive at small scale"
     computed = replace(one, basis="computation", exact=True, note="")
-    assert by_construction(computed)
+    assert not by_construction(computed)
     assert summary_text(computed, SMALL) == "supported by exact computation"
     result = Result(
         item="kdd21/F3a", evidence=SMALL, setting="", verdicts=(replace(one, claim="kdd21/C16", covers=()),)

@@ -22,7 +22,7 @@ from tools.papers_summary import papers as summary
 from classwise.papers import catalogue
 from classwise.papers.catalogue import experiment
 from classwise.papers.page import MARKS, compact, write_pages
-from classwise.papers.result import Result, stored_results
+from classwise.papers.result import EXACT, Result, stored_results
 from classwise.papers.scales import NAMES as SCALES
 from classwise.papers.store import Store
 from classwise.papers.tables import DECIDED, findings_sentence, overviews
@@ -311,9 +311,13 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         row = unescape(rows[number])
         title, mark, ours, scale, needed = line.replace("\\", "").strip("| ").split(" | ")
         assert title == f"{number}: {one.claim.title}"
-        mark, _, remark = mark.partition(", ")
-        assert (mark, scale) == (f"{MARKS[one.whole]} {one.whole}", one.scales or "–")
-        assert remark in ("a part is not tested" if one.whole == "inconclusive" else "by construction", "")
+        remark = mark.removeprefix(mark := f"{MARKS[one.whole]} {one.whole}")
+        assert scale == (one.scales or "–")
+        basis = one.shown[1].basis if one.shown else "experiment"
+        assert remark in {"", ", a part is not tested" if one.whole == "inconclusive" else ", by construction"} or (
+            remark == f" {EXACT[basis]}"
+        )
+        assert (basis in EXACT) == (remark in {f" {words}" for words in EXACT.values()})
         assert f">{mark}<" in row
         assert one.claim.title in row
         estimate, _, span = ours.partition(", ")

@@ -143,8 +143,9 @@ def run(
         typer.Option(
             "--scale",
             metavar=SCALES,
-            help="Scale of data, network and training: smoke takes seconds, small up to an hour per training, reduced "
-            "several hours; medium and full are for a GPU (30 epochs, or as published).",
+            help="Scale of data, network and training: smoke takes seconds and its models are no evidence; small up to "
+            "an hour per training, reduced several hours; medium and full are for a GPU (30 epochs, or as published). "
+            "Closed forms are exact at every scale.",
             rich_help_panel=TRAINING,
         ),
     ] = "smoke",

@@ -20,7 +20,7 @@ from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import write_json
 from classwise.core.version import __version__
 from classwise.papers import catalogue
-from classwise.papers.claims import Answer, Measurement, Verdict, correct_jointly
+from classwise.papers.claims import Answer, Basis, Measurement, Verdict, correct_jointly
 from classwise.papers.scales import CIFAR, NAMES, Name
 from classwise.papers.store import Store
 from classwise.reporting.tables import Table
@@ -30,6 +30,8 @@ CONFIRMING = 3
 """Smallest number of trainings of each model for which a claim is confirmed or refuted at full scale."""
 NOT_TESTED = "not tested"
 NO_EVIDENCE = "smoke run, no evidence"
+EXACT: dict[Basis, str] = {"computation": "by exact computation", "printed numbers": "by the printed numbers"}
+"""What is stated of an exact verdict, in place of a scale."""
 _OBSERVED: dict[Answer, str] = {"contradicted": "not observed"}
 _FINAL: dict[Answer, str] = {"supported": "confirmed", "contradicted": "refuted"}
 _WIDTHS = {0.25: "quarter width", 0.5: "half width"}
@@ -120,10 +122,8 @@ def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -
     """
     if not verdict.estimand:
         return NOT_TESTED
-    if verdict.basis == "computation":
-        return f"{verdict.answer} by exact computation"
-    if verdict.basis == "printed numbers":
-        return f"{verdict.answer} by the printed numbers"
+    if verdict.basis in EXACT:
+        return f"{verdict.answer} {EXACT[verdict.basis]}"
     if evidence.scale == "smoke":
         return NO_EVIDENCE
     details = "" if short else evidence.details(verdict)

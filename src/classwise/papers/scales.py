@@ -99,7 +99,7 @@ def radius(threat: str) -> float:
 
 SMOKE = Scale(
     name="smoke",
-    about="8x8 digits and a tiny network near chance: checks that the experiment runs; its numbers mean nothing",
+    about="8x8 digits and a tiny network near chance: checks that the experiment runs; the models are no evidence",
     data="digits",
     threat="Linf:0.1",
     train=240,

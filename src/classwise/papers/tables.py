@@ -15,6 +15,7 @@ from classwise.papers.catalogue import Claim
 from classwise.papers.claims import ALPHA, Measurement, Test, Verdict
 from classwise.papers.interval_estimators import IntervalEstimator
 from classwise.papers.result import (
+    EXACT,
     NO_EVIDENCE,
     NOT_TESTED,
     ClaimSummary,
@@ -461,8 +462,8 @@ def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | No
     answer = conclusive(verdict, result.evidence)
     if whole == "inconclusive" and answer == "supported":
         return f"not tested: {', '.join(summary.untested)}" if summary.untested else "one of its items did not test it"
-    if verdict.basis != "experiment":
-        return f"{verdict.basis} alone"
+    if verdict.basis in EXACT:
+        return EXACT[verdict.basis]
     if result.scale == "smoke":
         return NO_EVIDENCE
     side = {"supported": "above zero", "contradicted": "below zero"}.get(answer, "includes zero")
@@ -566,10 +567,11 @@ def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]
     found = [one for one in overviews(name, results_by_item) if one.whole != OPEN]
     count, scales = Counter(one.whole for one in found), {scale for one in found for scale in one.scales.split(", ")}
     supported = [(one.claim.title, one.shown[1]) for one in found if one.whole == "supported" and one.shown]
-    alone = sum(verdict.basis != "experiment" for _, verdict in supported)
+    bases = Counter(verdict.basis for _, verdict in supported)
+    exact = [f"{bases[basis]} {words}" for basis, words in EXACT.items() if bases[basis]]
     first, *kinds = (f"{count[kind]} {kind}" for kind in DECIDED if count[kind])
     first = first.replace(" ", " was " if first.startswith("1 ") else " were ", 1)
-    first += f" ({alone} by computation alone)" if alone else ""
+    first += f" ({formatting.listed(exact)})" if exact else ""
     sentence = f"Of {len(found)} statements, {formatting.listed([first, *kinds])}"
     at = formatting.listed([scale for scale in SCALES if scale in scales])
     measured = [(verdict.adjusted, title) for title, verdict in supported if verdict.basis == "experiment"]
@@ -583,14 +585,14 @@ def claim_verdict(claim: str, verdicts: Sequence[tuple[Result, Verdict]]) -> Cla
 
 
 def by_construction(one: Verdict) -> bool:
-    """Whether an answer is the same for any trained models: it is computed without them, or its note states this."""
-    return one.answer != "inconclusive" and (one.basis == "computation" or "by construction" in one.note)
+    """Whether an experiment has an answer that is the same for any trained models, as its note states."""
+    return one.answer != "inconclusive" and one.basis == "experiment" and "by construction" in one.note
 
 
 def summary_text(one: Verdict, evidence: Evidence, *, short: bool = False) -> str:
-    """`verdict_text`, which also states if the verdict of an experiment is `by_construction`."""
+    """`verdict_text`, which also states if a verdict is `by_construction`."""
     text = verdict_text(one, evidence, short=short)
-    return f"{text}, by construction" if one.basis == "experiment" and by_construction(one) else text
+    return f"{text}, by construction" if by_construction(one) else text
 
 
 def claim_text(summary: ClaimSummary) -> str:

@@ -17,7 +17,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_notes, population
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.reporting.facts.comparison_sentences import PairFacts
+from classwise.reporting.facts.comparison_sentences import PairFacts, comparison_warnings
 from classwise.reporting.facts.comparison_tables import (
     accuracy_points,
     class_dots,
@@ -30,7 +30,7 @@ from classwise.reporting.facts.comparison_tables import (
     pair_table,
     unexceeded_methods,
 )
-from classwise.reporting.pages.comparison import _warnings, comparison_context
+from classwise.reporting.pages.comparison import comparison_context
 from classwise.reporting.tables import Cell
 from classwise.reporting.text.comparison import comparison_parts
 from classwise.reporting.text.layout import TextTable
@@ -139,7 +139,7 @@ def _notes(made: Compared, comparison: Comparison) -> None:
     advised = " ".join(narrowing_notes(comparison.table))
     assert bool(advised) == (max(numbers) > 1)
     assert ("new training seeds are not covered" in advised) == (1 in numbers and max(numbers) > 1)
-    shown = {fact["name"]: fact["sentence"] for fact in _warnings(comparison.audits)}
+    shown = {fact["name"]: fact["sentence"] for fact in comparison_warnings(comparison.audits)}
     for warning in WARNINGS:
         names = []
         for method, raised in made.warnings.items():

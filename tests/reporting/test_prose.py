@@ -150,6 +150,19 @@ def test_the_text_of_a_result(name: str) -> None:
     assert prose(RESULTS[name]()) == (SNAPSHOTS / f"{name}.txt").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(("name", "headline"), [("audit", "worst class: "), ("comparison", "cfa against at: ")])
+def test_warnings_are_directly_beside_the_headline(name: str, headline: str, tmp_path: Path) -> None:
+    """A reader of the number sees what makes it unreliable: in the line above it, and below it on the page."""
+    result = RESULTS[name]()
+    lines = text(result).splitlines()
+    (place,) = (number for number, line in enumerate(lines) if line.startswith(f"warning ({WARNING.name}): "))
+    assert lines[place + 1].startswith(headline)
+    page = report(result, tmp_path / "page.html").read_text(encoding="utf-8")
+    (main,) = (element for element in parsed(page).iter() if element.tag == "main")
+    assert main[0].get("class") == "warnings"
+    assert WARNING.sentence in words(main[0])
+
+
 def test_a_page_by_groups_says_nothing_about_the_selection_of_classes(tmp_path: Path) -> None:
     warnings = (AuditWarning("same-images", "2 classes may be the worst.", 0.1),)
     by_class = counted(20, 24, 9, 10, warnings=warnings, **SUPERCLASSES)

@@ -144,11 +144,11 @@ def _audit(audit: AuditFacts) -> str:
     parts = [
         _pairs(f"Robust accuracy of {name}", where),
         "" if audit["complete"] else UNFINISHED,
+        _listed("Warnings and caveats", [*audit["warnings"], *audit["caveats"]], level=3),
         classes_table(audit).markdown(),
         attacks_table(audit).markdown(),
         _listed("Criteria", criteria, level=3),
         _listed("Not as the policy requires", audit["not_as_required"], level=3),
-        _listed("Warnings and caveats", [*audit["warnings"], *audit["caveats"]], level=3),
     ]
     return "\n\n".join(part.strip() for part in parts if part)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.auditing.outcomes.table import CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.comparison_tables import MAX_METHODS, exceeds_all, methods_of, unexceeded_methods
 from classwise.reporting.facts.sentences import Headline
@@ -170,3 +171,31 @@ def _difference(estimate: Estimate) -> str:
 
 def _span(estimate: Estimate) -> str:
     return formatting.signed_span(estimate.low, estimate.high)
+
+
+def run_name(name: str, number: int, seeds: int) -> str:
+    """A method, and which run of it if it has several."""
+    return name if seeds == 1 else f"{name}, run {number + 1} of {seeds}"
+
+
+def comparison_warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
+    """Warnings of all audits, prefixed with the methods or single runs that raised them."""
+    runs_by_warning: dict[tuple[str, str], dict[str, list[int]]] = {}
+    for name, audits in methods.items():
+        for number, audit in enumerate(audits):
+            for warning in audit.warnings:
+                runs_by_warning.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
+    all_runs = {name: list(range(len(audits))) for name, audits in methods.items()}
+    shown = []
+    for (guard, sentence), runs in runs_by_warning.items():
+        names = []
+        for name, numbers in runs.items():
+            total = len(methods[name])
+            names += [name] if numbers == all_runs[name] else [run_name(name, number, total) for number in numbers]
+        shown.append(
+            {
+                "name": guard,
+                "sentence": sentence if runs == all_runs else f"{formatting.listed(names, len(names))}: {sentence}",
+            }
+        )
+    return shown

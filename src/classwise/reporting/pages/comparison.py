@@ -10,10 +10,12 @@ from classwise.auditing.compare.comparison import Comparison, Pair, narrowing_no
 from classwise.reporting import formatting
 from classwise.reporting.facts.comparison_sentences import (
     PairFacts,
+    comparison_warnings,
     decision,
     headline,
     method_sentences,
     pair_sentences,
+    run_name,
 )
 from classwise.reporting.facts.comparison_tables import (
     MAX_METHODS,
@@ -46,7 +48,7 @@ def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:
     return shown | {
         "over": _over(comparison),
         "population": formatting.sentence(comparison.population) if isinstance(comparison, Crossing) else "",
-        "warnings": _warnings(comparison.audits),
+        "warnings": comparison_warnings(comparison.audits),
         "notes": comparison.notes,
         "settings": _settings(comparison.audits),
     }
@@ -64,7 +66,7 @@ def _over(comparison: Comparison | Crossing) -> list[str]:
 
 def _settings(methods: Mapping[str, tuple[Audit, ...]]) -> dict[str, Any]:
     return {
-        _run_name(name, number, len(audits)): settings_of(audit)
+        run_name(name, number, len(audits)): settings_of(audit)
         for name, audits in methods.items()
         for number, audit in enumerate(audits)
     }
@@ -87,7 +89,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "classes": both_widths(class_dots, comparison) if len(comparison.names) <= MAX_METHODS else None,
         "class_table": class_table(comparison).first(),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
-        "warnings": _warnings(comparison.audits),
+        "warnings": comparison_warnings(comparison.audits),
         "curves": _curves(comparison.audits),
         "settings": _settings(comparison.audits),
         "population": formatting.sentence(population(comparison.seeds)),
@@ -104,33 +106,6 @@ def _pair(comparison: Comparison, pair: Pair) -> dict[str, Any]:
     }
 
 
-def _run_name(name: str, number: int, seeds: int) -> str:
-    return name if seeds == 1 else f"{name}, run {number + 1} of {seeds}"
-
-
-def _warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
-    """Warnings of all audits, prefixed with the methods or single runs that raised them."""
-    runs_by_warning: dict[tuple[str, str], dict[str, list[int]]] = {}
-    for name, audits in methods.items():
-        for number, audit in enumerate(audits):
-            for warning in audit.warnings:
-                runs_by_warning.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
-    all_runs = {name: list(range(len(audits))) for name, audits in methods.items()}
-    shown = []
-    for (guard, sentence), runs in runs_by_warning.items():
-        names = []
-        for name, numbers in runs.items():
-            total = len(methods[name])
-            names += [name] if numbers == all_runs[name] else [_run_name(name, number, total) for number in numbers]
-        shown.append(
-            {
-                "name": guard,
-                "sentence": sentence if runs == all_runs else f"{formatting.listed(names, len(names))}: {sentence}",
-            }
-        )
-    return shown
-
-
 def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
     """Validation curves of the first training run of each method."""
     entries = []
@@ -138,5 +113,5 @@ def _curves(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, Any]]:
         curves = curves_of_audit(audits[0])
         if curves is not None and curves.drawings:
             drawing = next(iter(curves.drawings.values()))
-            entries.append({"name": _run_name(name, 0, len(audits)), "svg": markup(drawing)})
+            entries.append({"name": run_name(name, 0, len(audits)), "svg": markup(drawing)})
     return entries

@@ -29,13 +29,13 @@ ABSENT = 10
 
 
 def audit_parts(result: Audit) -> Iterator[str | TextTable]:
-    """An audit: results per class and per attack, the worst class with its interval, the warnings.
+    """An audit: results per class and per attack, the warnings, the worst class with its interval.
 
     For an incomplete audit, bounds per class and attack and the numbers of judged images; of a sample, estimates.
     """
     if not result.complete:
         yield from _incomplete(result)
-        yield from _warnings(result)
+        yield from sentences.caveats(result)
         return
     table = result.by_class
     meta = result.outcomes.meta
@@ -63,6 +63,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""
+    yield from _warnings(result)
     yield worst_line(result)
     yield interval_line(result)
     yield from filter(None, (weakness_line(weakness(result)),))
@@ -70,7 +71,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
         yield f"commonest confusion of all classes: {sentences.commonest_phrase(found)}"
     if meta.repeats > 1:
         yield from _probabilities(result)
-    yield from _warnings(result)
+    yield from sentences.caveats(result)
 
 
 def _incomplete(result: Audit) -> Iterator[str | TextTable]:
@@ -82,6 +83,7 @@ def _incomplete(result: Audit) -> Iterator[str | TextTable]:
         yield TextTable(table.heads, spanned_rows(table, report.brackets), title, optional)
         yield from filter(None, (legend(table.heads),))
         yield ""
+    yield from _warnings(result)
     yield from report.lines()
 
 
@@ -94,9 +96,9 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
 
 
 def _warnings(result: Audit) -> Iterator[str]:
+    """The warnings, which stand before the headline because they change how it is read."""
     for warning in shown_warnings(result):
         yield f"warning ({warning.name}): {warning.sentence}"
-    yield from sentences.caveats(result)
 
 
 def _summary(result: Audit) -> TextTable:

@@ -10,7 +10,7 @@ from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_tables import legend
-from classwise.reporting.facts.comparison_sentences import PairFacts, decision
+from classwise.reporting.facts.comparison_sentences import PairFacts, comparison_warnings, decision
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.reporting.formatting import bare_percent, bracketed
@@ -43,6 +43,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
         yield ""
         yield from _pair_lines(PairFacts.of(comparison, pair))
     yield ""
+    yield from _warnings(comparison)
     for pair in comparison.pairs:
         yield decision(comparison, pair.first)
 
@@ -62,10 +63,16 @@ def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
     table = crossing_table(comparison) if isinstance(comparison, Crossing) else bounds_table(comparison)
     yield TextTable(table.heads, spanned_rows(table), f"{table.caption}, {comparison.conditions}")
     yield ""
+    yield from _warnings(comparison)
     yield table.note
     yield crossing_reason(comparison) if isinstance(comparison, Crossing) else bounds_reason(comparison)
     for note in comparison.notes:
         yield f"note: {note}"
+
+
+def _warnings(comparison: Comparison | Crossing) -> Iterator[str]:
+    for warning in comparison_warnings(comparison.audits):
+        yield f"warning ({warning['name']}): {warning['sentence']}"
 
 
 def heads(alpha: float) -> list[str]:

@@ -216,7 +216,8 @@ def test_the_smallest_loss_that_fails_is_printed_and_written(
         (["--export=csv", "--across=threat"], "--export requires a comparison"),
         (["--export=nosuch"], "unknown format 'nosuch'"),
         (["--files=here"], "--files requires --export"),
-        (["--columns=worst", "--export=csv"], "--columns requires --export md or --export tex"),
+        (["--columns=worst", "--export=csv"], "--columns requires --export with a format other than csv"),
+        (["--width=240", "--export=csv"], "--width requires --export png, pdf or svg"),
         (["--columns=wurst", "--export=md"], "unknown column 'wurst'; did you mean 'worst'"),
     ],
 )

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pandas as pd
 import pytest
@@ -13,9 +16,11 @@ from classwise.auditing.run.result import Audit
 from classwise.core.files.csv_files import original_text
 from classwise.reporting import export
 from classwise.reporting.exports.export import file_name
+from classwise.reporting.svg import Drawing
 from tests.refusals import check_refused
 
 from .conftest import SUPERCLASSES, MakeAudit
+from .sample_pages import sample_curve
 
 
 def test_tables_and_figures_are_written_and_listed(make_audit: MakeAudit, tmp_path: Path) -> None:
@@ -79,6 +84,69 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert not (tmp_path / "accuracies.svg").exists(), "two methods are no frontier"
     export(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))
     assert ">other<" in (tmp_path / "accuracies.svg").read_text(encoding="utf-8")
+
+
+def test_latex_tables_of_an_audit_fit_a_text_width(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """By default few columns; Markdown tables have all. The first head may be named."""
+    audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    export(audit, tmp_path / "default", ("md", "tex"))
+    export(audit, tmp_path / "chosen", ("tex",), columns=["class", "pgd", "n"])
+    latex = (tmp_path / "default" / "classes.tex").read_text(encoding="utf-8")
+    assert "class & n & clean & all \\\\\n" in latex
+    assert r"\label{tab:classes}" in latex
+    attacks = (tmp_path / "default" / "attacks.tex").read_text(encoding="utf-8")
+    assert "attack & overall & worst class & worst \\\\\n" in attacks
+    assert "| class | n | clean | pgd | cw | all |" in (tmp_path / "default" / "classes.md").read_text(encoding="utf-8")
+    assert "class & pgd & n \\\\\n" in (tmp_path / "chosen" / "classes.tex").read_text(encoding="utf-8")
+
+
+def test_every_table_states_what_is_bold(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """No class is bold if several have the lowest accuracy."""
+    one, two, tied = (make_audit(accuracy=(0.6, 0.7, *low)) for low in ((0.3, 0.1), (0.6, 0.6), (0.1, 0.1)))
+    results: dict[str, Any] = {"one": one, "tied": tied, "curve": sample_curve()}
+    results |= {"few": compare({"one": one, "tied": tied}), "many": compare({"one": one, "two": two})}
+    for name, result in results.items():
+        for file in export(result, tmp_path / name, ("tex", "md")):
+            text = file.read_text(encoding="utf-8")
+            assert ("Bold: " in text) == (r"\textbf" in text or "**" in text), file
+    classes = (tmp_path / "tied" / "classes.md").read_text(encoding="utf-8")
+    assert "No class is in bold, since 2 classes tie for the lowest accuracy under all attacks." in classes
+    assert "| **cat** |" in (tmp_path / "one" / "classes.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [430, 240])
+def test_figures_are_drawn_for_print(make_audit: MakeAudit, tmp_path: Path, width: float) -> None:
+    """No figure is wider than asked for, so that LaTeX includes it without scaling its texts."""
+    audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    several = compare({"one": audit, "two": make_audit(), "three": make_audit(seed=1)})
+    results: dict[str, Any] = {"audit": audit, "several": several, "curve": sample_curve()}
+    for name, result in results.items():
+        for file in export(result, tmp_path / name, ("pdf",), width=width):
+            (box,) = re.findall(rb"/MediaBox \[ 0 0 ([\d.]+) [\d.]+ \]", file.read_bytes())
+            assert 0.8 * width <= float(box) <= width + 0.01 or "confusion" in file.stem or "errors" in file.stem, file
+            assert float(box) <= width + 0.01
+
+
+@pytest.mark.parametrize("width", [0, 119, float("nan"), 1e9])
+def test_a_width_out_of_range_is_refused(make_audit: MakeAudit, tmp_path: Path, width: float) -> None:
+    check_refused("width: must be from 120 to 1200 points", export, make_audit(), tmp_path / "x", ("md",), width=width)
+
+
+def test_a_wide_drawing_is_scaled_down(tmp_path: Path) -> None:
+    drawing = Drawing.titled(800, 400, "A title")
+    drawing.save(tmp_path / "half.svg", 400)
+    drawing.save(tmp_path / "half.pdf", 400)
+    drawing.save(tmp_path / "whole.svg", 4000)
+    half, whole = (read_svg(tmp_path / f"{name}.svg") for name in ("half", "whole"))
+    assert half == ("0 0 800 400", "400", "200")
+    assert whole == ("0 0 800 400", "800", "400")
+    assert b"/MediaBox [ 0 0 300 150 ]" in (tmp_path / "half.pdf").read_bytes()
+
+
+def read_svg(file: Path) -> tuple[str | None, ...]:
+    root = ET.parse(file).getroot()
+    return tuple(root.get(name) for name in ("viewBox", "width", "height"))
 
 
 def test_chosen_columns(make_audit: MakeAudit, tmp_path: Path) -> None:

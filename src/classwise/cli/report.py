@@ -40,8 +40,18 @@ class ExportOptions:
         typer.Option(
             "--columns",
             metavar="HEAD,...",
-            help="Columns of the Markdown and LaTeX tables, by their heads and in this order, such as overall,worst.",
-            show_default="all",
+            help="Columns of the Markdown and LaTeX tables, by their heads and in this order, such as overall,worst; "
+            "the first column is always kept. Heads of attacks are also the panels of the figure of the classes.",
+            show_default="all in Markdown; those that fit a text width in LaTeX",
+        ),
+    ] = None
+    width: Annotated[
+        float | None,
+        typer.Option(
+            "--width",
+            metavar="PT",
+            help="Width of the figures in points: 430 is a usual text width in LaTeX, 240 a column.",
+            show_default="430",
         ),
     ] = None
     raw_csv: Annotated[
@@ -52,8 +62,10 @@ class ExportOptions:
     def __post_init__(self) -> None:
         if self.files is not None and self.export is None:
             raise ClasswiseError("--files requires --export with the formats, such as --export csv,pdf")
-        if self.columns is not None and not {"md", "tex"} & {*self.formats}:
-            raise ClasswiseError("--columns requires --export md or --export tex")
+        if self.columns is not None and not {*self.formats} - {"csv"}:
+            raise ClasswiseError("--columns requires --export with a format other than csv")
+        if self.width is not None and not {"png", "pdf", "svg"} & {*self.formats}:
+            raise ClasswiseError("--width requires --export png, pdf or svg")
         if self.raw_csv and "csv" not in self.formats:
             raise ClasswiseError("--raw-csv requires --export csv")
 
@@ -66,7 +78,8 @@ class ExportOptions:
     def settings(self) -> dict[str, Any]:
         """The options of `classwise.export`."""
         columns = None if self.columns is None else [name.strip() for name in self.columns.split(",")]
-        return {"columns": columns, "raw_csv": self.raw_csv}
+        width = {} if self.width is None else {"width": self.width}
+        return {"columns": columns, "raw_csv": self.raw_csv, **width}
 
 
 @grouped

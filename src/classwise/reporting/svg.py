@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,24 +170,22 @@ class Drawing:
             + "</svg>"
         )
 
-    def standalone(self) -> str:
-        """Render an SVG file with embedded styles of the light theme."""
-        head, body = self.svg().split(">", 1)
-        page = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}"
-        style = f"{page}\n.hit {{ fill: transparent; }}\n{style_rules()}"
-        return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
+    def standalone(self, scale: float = 1.0) -> str:
+        """Render an SVG file with embedded styles of the light theme, ``scale`` times the size of the drawing."""
+        return standalone(self.svg(), scale)
 
-    def figure(self) -> Figure:
-        """Render a matplotlib figure in the light theme at 96 pixels per inch."""
+    def figure(self, scale: float = 1.0) -> Figure:
+        """Render a matplotlib figure in the light theme at 96 pixels per inch, times ``scale``."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(self.width / 96, self.height / 96), dpi=96, facecolor=PALETTE["paper"].light)
+        size = (scale * self.width / 96, scale * self.height / 96)
+        figure = Figure(figsize=size, dpi=96, facecolor=PALETTE["paper"].light)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_xlim(0, self.width)
         axes.set_ylim(self.height, 0)
         axes.set_axis_off()
         for order, mark in enumerate(_flat(self.marks)):
-            _add(axes, mark, order)
+            _add(axes, mark, order, scale)
         return figure
 
     @property
@@ -193,15 +193,19 @@ class Drawing:
         """The texts of the labels, in the form that matplotlib draws."""
         return [_drawn(mark.text) for mark in _flat(self.marks) if isinstance(mark, Label)]
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], width: float = math.inf) -> None:
         """Write the drawing as ``.svg``, ``.png`` or ``.pdf``, without timestamps.
+
+        Args:
+            path: the file.
+            width: a wider drawing is scaled down to this width in pixels.
 
         Raises:
             ClasswiseError: if the file cannot be written.
         """
-        kind = Path(path).suffix.removeprefix(".")
+        kind, scale = Path(path).suffix.removeprefix("."), min(1.0, width / self.width)
         if kind == "svg":
-            write_text(path, self.standalone())
+            write_text(path, self.standalone(scale))
             return
         from matplotlib import rc_context
 
@@ -210,7 +214,22 @@ class Drawing:
         fonts = rc_context({"pdf.fonttype": 42, "font.family": figure_fonts()})
         with replacing(path) as temporary, fonts, warnings_filtered("ignore", "Glyph .* missing from"):
             # `classwise.reporting.characters` warns of these glyphs
-            self.figure().savefig(temporary, format=kind, dpi=192, metadata=dates)
+            self.figure(scale).savefig(temporary, format=kind, dpi=300, metadata=dates)
+
+
+def standalone(svg: str, scale: float = 1.0) -> str:
+    """The text of an SVG file with embedded styles of the light theme.
+
+    Args:
+        svg: an element of `Drawing.svg`.
+        scale: size of the file relative to that of the drawing.
+    """
+    head, body = svg.split(">", 1)
+    if scale != 1:
+        head = re.sub(r' (width|height)="([\d.]+)"', lambda size: f' {size[1]}="{_n(scale * float(size[2]))}"', head)
+    page = f"svg {{ {variables('light')} background: #fff; font-family: {FONT}; }}"
+    style = f"{page}\n.hit {{ fill: transparent; }}\n{style_rules()}"
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{style}</style>{body}\n'
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:
@@ -347,8 +366,8 @@ def _drawn(text: str) -> str:
     return unicodedata.normalize("NFC", visible(text))
 
 
-def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> None:
-    """Draw one mark on the axes of `Drawing.figure`."""
+def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int, scale: float) -> None:
+    """Draw one mark on the axes of `Drawing.figure`, with widths of lines and sizes of texts times ``scale``."""
     from matplotlib import patches
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
@@ -363,7 +382,7 @@ def _add(axes: object, mark: Box | Line | Dot | Label | Image, order: int) -> No
     style = STYLES[mark.style]
     fill = PALETTE[style.fill].light if style.fill else "none"
     stroke = PALETTE[style.stroke].light if style.stroke else "none"
-    points = 72 / 96  # matplotlib's widths and sizes are in points
+    points = scale * 72 / 96  # matplotlib's widths and sizes are in points
     match mark:
         case Box():
             corner = (mark.x, mark.y)

@@ -70,8 +70,8 @@ class Table:
 
     def column(self, head: str) -> int | None:
         """The place of a column among the cells, by its head without regard to case and kind of space; None: absent."""
-        heads = [_plain(text) for text in self.heads[1:]]
-        return heads.index(_plain(head)) if _plain(head) in heads else None
+        heads = [plain_head(text) for text in self.heads[1:]]
+        return heads.index(plain_head(head)) if plain_head(head) in heads else None
 
     def markdown(self) -> str:
         """Render GitHub-flavoured Markdown, with intervals in brackets and highlighted rows and cells in bold."""
@@ -86,8 +86,12 @@ class Table:
         parts += [markdown_text(self.note)] if self.note else []
         return "\n\n".join(parts) + "\n"
 
-    def latex(self) -> str:
-        """Render a LaTeX ``table`` for the package booktabs: intervals in brackets, highlighted rows in bold."""
+    def latex(self, label: str = "") -> str:
+        """Render a LaTeX ``table`` for the package booktabs: intervals in brackets, highlighted rows in bold.
+
+        Args:
+            label: the table is referred to as ``tab:<label>``; empty: it has no label.
+        """
         rows = []
         for row in self.rows:
             cells = [latex_text(row.name)]
@@ -100,6 +104,7 @@ class Table:
             "\\begin{table}",
             "\\centering",
             f"\\caption{{{latex_text(self.caption)}}}",
+            *([f"\\label{{tab:{label}}}"] if label else []),
             f"\\begin{{tabular}}{{l{'r' * (len(self.heads) - 1)}}}",
             "\\toprule",
             _latex_row(map(latex_text, self.heads)),
@@ -113,7 +118,8 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
-def _plain(head: str) -> str:
+def plain_head(head: str) -> str:
+    """A head without regard to case and kind of space."""
     return " ".join(head.split()).casefold()
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from classwise.core.version import __version__
 from classwise.reporting.escape import visible
+from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.palette import style_rules, variables
 from classwise.reporting.svg import FONT, Drawing
 
@@ -34,12 +35,12 @@ def both_widths(draw: Callable[..., Any], *arguments: Any, viewer: str = "") -> 
     """Render a figure as inline SVG, with another drawing of it that replaces it on narrow screens.
 
     Args:
-        draw: draws the figure; with the argument ``narrow=True`` for narrow screens.
+        draw: draws the figure; with the argument ``width`` for narrow screens.
         *arguments: its other arguments.
         viewer: address of the viewer that groups link to; empty: there is none.
     """
     wide: Drawing = draw(*arguments)
-    narrow: Drawing = draw(*arguments, narrow=True)
+    narrow: Drawing = draw(*arguments, width=NARROW)
     return Markup(  # noqa: S704  # drawings escape their texts
         f'<div class="wide">{wide.svg(viewer=viewer)}</div>'
         f'<div class="narrow">{narrow.svg(hover=False, viewer=viewer)}</div>'

@@ -17,7 +17,7 @@ from classwise.core.errors import IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
 from classwise.reporting import formatting, report
-from classwise.reporting.exports.export import export, file_name, write_files
+from classwise.reporting.exports.export import TEXT_WIDTH, export, file_name, write_files
 from classwise.reporting.facts.comparison_tables import measure_dots, measure_table
 from classwise.reporting.links import viewer_link
 from classwise.reporting.tables import Cell as TableCell
@@ -103,6 +103,7 @@ def collect(
     *,
     files: str | Path | None = None,
     columns: Sequence[str] | None = None,
+    width: float = TEXT_WIDTH,
     raw_csv: bool = False,
 ) -> Collection:
     """Compare what is finished of a sweep, grouped by data set, audit and threat.
@@ -115,6 +116,7 @@ def collect(
         formats: also export each group in these formats, as `classwise.export` does.
         files: the folder of these exports, with a subfolder for each group; None: ``files`` in ``out``.
         columns: as of `classwise.export`.
+        width: as of `classwise.export`.
         raw_csv: as of `classwise.export`.
 
     Returns:
@@ -159,7 +161,7 @@ def collect(
     if formats:  # before the pages, so that an unknown format leaves nothing
         for group in groups:
             target = Path(files or place / "files") / Path(group.page).stem
-            exports += export(group.comparison, target, formats, columns=columns, raw_csv=raw_csv)
+            exports += export(group.comparison, target, formats, columns=columns, width=width, raw_csv=raw_csv)
     return dataclasses.replace(collected, files=(*_write(collected, sweep, place), *exports))
 
 

@@ -22,16 +22,14 @@ NAMES = ("a class whose name has forty characters.", "W" * 40, "猫" * 40, "cat"
 COUNTS = ClassCounts(np.full(4, 50), np.array([10, 48, 30, 0]))
 VALUES = [[Value(share, share - 0.1, share + 0.1, 50)] * 2 for share in (0.2, 0.96, 0.6, 0.1)]
 MATRIX = np.array([[10, 40, 0, 0], [2, 48, 0, 0], [0, 0, 30, 20], [50, 0, 0, 0]])
-DRAWINGS: dict[str, Callable[[bool], Drawing]] = {
-    "bars": lambda narrow: class_bars(
-        NAMES, dict.fromkeys(("clean", "pgd", NAMES[0]), COUNTS), range(4), narrow=narrow
-    ),
-    "strip": lambda narrow: class_strip(NAMES, COUNTS, "under every attack", narrow=narrow),
-    "ranges": lambda narrow: range_bars("Bounds", NAMES, [0.1, 0.2, 0, 0.9], [0.4, 0.2, 1, 1], narrow=narrow),
-    "dots": lambda narrow: dot_rows(NAMES[0], NAMES, NAMES[:2], VALUES, narrow=narrow),
-    "rates": lambda narrow: heatmap(Confusion(MATRIX, NAMES), "rates", under=f"under {NAMES[0]}", narrow=narrow),
-    "errors": lambda narrow: heatmap(Confusion(MATRIX, NAMES), "errors", narrow=narrow),
-    "curves": lambda narrow: class_curves(
+DRAWINGS: dict[str, Callable[[float | None], Drawing]] = {
+    "bars": lambda width: class_bars(NAMES, dict.fromkeys(("clean", "pgd", NAMES[0]), COUNTS), range(4), width=width),
+    "strip": lambda width: class_strip(NAMES, COUNTS, "under every attack", width=width),
+    "ranges": lambda width: range_bars("Bounds", NAMES, [0.1, 0.2, 0, 0.9], [0.4, 0.2, 1, 1], width=width),
+    "dots": lambda width: dot_rows(NAMES[0], NAMES, NAMES[:2], VALUES, width=width),
+    "rates": lambda width: heatmap(Confusion(MATRIX, NAMES), "rates", under=f"under {NAMES[0]}", width=width),
+    "errors": lambda width: heatmap(Confusion(MATRIX, NAMES), "errors", width=width),
+    "curves": lambda width: class_curves(
         pd.DataFrame({label: [0.1 * label, 0.2 * label] for label in range(4)}, index=[1, 2]), NAMES, NAMES[0]
     ),
 }
@@ -45,12 +43,13 @@ def labels(marks: list[Mark]) -> Iterator[Label]:
             yield mark
 
 
-@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("width", [None, NARROW, 320.0, 573.0])
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_texts_stay_inside_the_figure(name: str, narrow: bool) -> None:
-    drawing = DRAWINGS[name](narrow)
-    if narrow:
-        assert drawing.width <= NARROW
+def test_texts_stay_inside_the_figure(name: str, width: float | None) -> None:
+    """On a page, on a narrow screen, and printed with the width of a column and of a text (240 and 430 points)."""
+    drawing = DRAWINGS[name](width)
+    if width is not None and name != "curves":  # one panel, whose width is fixed
+        assert drawing.width <= width
     for label in labels(drawing.marks):
         wide = width_of(label.text, label.size, bold=label.bold)
         before = {"start": 0.0, "middle": wide / 2, "end": wide}[label.anchor]
@@ -64,7 +63,7 @@ def test_texts_stay_inside_the_figure(name: str, narrow: bool) -> None:
 
 @pytest.mark.parametrize("name", ["bars", "strip", "ranges", "dots", "rates", "errors"])
 def test_titles_have_units(name: str) -> None:
-    drawing = DRAWINGS[name](False)
+    drawing = DRAWINGS[name](None)
     title = " ".join(mark.text for mark in drawing.marks if isinstance(mark, Label) and mark.bold and mark.size == 13)
     assert drawing.label in title
     if name not in {"ranges", "dots"}:  # whose callers give the title

@@ -86,12 +86,12 @@ def test_a_trade_off_has_dots_at_the_accuracies_and_crosses_at_their_intervals()
         assert across[0][1] == across[1][1] == dots[name].y
 
 
-@pytest.mark.parametrize(("count", "narrow"), [(9, True), (20, True), (20, False)])
-def test_a_crowded_trade_off_has_numbers_and_a_list_of_the_names(count: int, narrow: bool) -> None:
+@pytest.mark.parametrize(("count", "width"), [(9, NARROW), (20, NARROW), (20, None)])
+def test_a_crowded_trade_off_has_numbers_and_a_list_of_the_names(count: int, width: float | None) -> None:
     names = [f"a method, number {number}" for number in range(count)]
     values = methods(*((0.4 + 0.001 * number, 0.3 - 0.004 * number) for number in range(count)))
-    drawing = trade_off("Title", names, values, ("overall", "worst"), narrow=narrow)
-    assert not narrow or drawing.width <= NARROW
+    drawing = trade_off("Title", names, values, ("overall", "worst"), width=width)
+    assert width is None or drawing.width <= width
     labels = [mark for mark in drawing.marks if isinstance(mark, Label)]
     assert [label.text for label in labels if label.text.startswith("a method")] == names
     assert sum(label.text == "3" for label in labels) == 2

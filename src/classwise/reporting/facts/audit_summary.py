@@ -185,12 +185,12 @@ class AuditSummary:
         """Names of the counts that are not in `main`."""
         return [name for name in self.counts if name not in self.main]
 
-    def strip(self, *, narrow: bool = False) -> Drawing:
+    def strip(self, *, width: float | None = None) -> Drawing:
         """Figure of all class accuracies on one axis."""
         under = "under every attack" if self.attacked else "on clean images"
-        return class_strip(self.names, self.under_all, under, self.alpha, kind=self.kind, narrow=narrow)
+        return class_strip(self.names, self.under_all, under, self.alpha, kind=self.kind, width=width)
 
-    def bars(self, names: list[str], *, narrow: bool = False) -> Drawing:
+    def bars(self, names: list[str], *, width: float | None = None) -> Drawing:
         """Bar chart of the class accuracies under some attacks; at most the `MAX_BARS` worst classes."""
         return class_bars(
             self.names,
@@ -199,15 +199,15 @@ class AuditSummary:
             alpha=self.alpha,
             highlight=self.worst_candidates,
             kind=self.singular,
-            narrow=narrow,
+            width=width,
             attacks=names,
         )
 
-    def matrix(self, name: str, kind: Kind, *, narrow: bool = False) -> Drawing:
+    def matrix(self, name: str, kind: Kind, *, width: float | None = None) -> Drawing:
         """Confusion matrix under an attack, at most the `MAX_CLASSES` classes with the most errors."""
         together = name == ALL and self.attacked
         condition = "over all attacks" if together else "on clean images" if name in {ALL, CLEAN} else f"under {name}"
         shown = self.confusions[name].condensed()[0].grouped()
         known = self.kind == "class" and shown.names != self.meta.superclass_names
         labels = {name: label for label, name in enumerate(self.names)} if known else None
-        return heatmap(shown, kind, under=condition, narrow=narrow, attack=name, labels=labels)
+        return heatmap(shown, kind, under=condition, width=width, attack=name, labels=labels)

@@ -70,13 +70,24 @@ def class_table(summary: AuditSummary) -> Table:
         cells = [Cell(formatting.count(summary.under_all.count[label]))]
         for name, accuracy in accuracies.items():
             cells.append(share_cell(float(accuracy[label]), *(float(ends[label]) for ends in intervals[name])))
-        rows.append(Row(summary.names[label], cells, weak=label == summary.worst))
+        rows.append(Row(summary.names[label], cells, weak=[label] == summary.lowest))
     absent = [summary.names[label] for label in np.flatnonzero(~summary.under_all.present)]
     note = f"Without images: {formatting.listed(absent)}." if absent else ""
     caption = f"Accuracy per {summary.singular}, percent [{formatting.level(summary.alpha)} interval]"
-    notes = [note, own_intervals_note(summary), CUMULATIVE_NOTE if summary.meta.cascade else ""]
+    notes = [note, bold_note(summary), own_intervals_note(summary), CUMULATIVE_NOTE if summary.meta.cascade else ""]
     heads = [summary.kind, "n", *(summary.heading(name) for name in summary.counts)]
     return Table(caption, heads, rows, " ".join(filter(None, notes)))
+
+
+def bold_note(summary: AuditSummary) -> str:
+    """Note on the row in bold of a table with a row for each class; empty for a single class."""
+    if len(summary.order) == 1:
+        return ""
+    under = "under all attacks" if summary.attacked else "on clean images"
+    if len(summary.lowest) == 1:
+        return f"Bold: the {summary.singular} with the lowest accuracy {under}."
+    tied = f"{formatting.count(len(summary.lowest))} {summary.plural}"
+    return f"No {summary.singular} is in bold, since {tied} tie for the lowest accuracy {under}."
 
 
 def own_intervals_note(summary: AuditSummary) -> str:
@@ -98,10 +109,11 @@ def attack_table(summary: AuditSummary) -> Table:
         cells = [metric_cell(metric, metric.estimate_in_table(inputs, alpha)) for metric in shown]
         images = formatting.count(int(inputs.counts.count[label]))
         cells.insert(place - 1, Cell(summary.names[label], f"n {images}"))
-        rows.append(Row(summary.heading(name), cells, weak=name == ALL))
+        rows.append(Row(summary.heading(name), cells, weak=name == ALL and summary.attacked))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
+    bold = "Bold: under all attacks together. " if summary.attacked else ""
     note = (
-        f"On {images}. {means_note()} Worst: accuracy of the worst {summary.singular}, with the "
+        f"On {images}. {bold}{means_note()} Worst: accuracy of the worst {summary.singular}, with the "
         f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and of the "
         "class-wise variance are derived from simultaneous intervals of all classes, that of asymmetry of all pairs. "
         "Of those of worst, worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."

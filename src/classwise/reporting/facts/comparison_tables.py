@@ -31,24 +31,24 @@ MAX_CLASSES = 40
 """Maximum number of classes in a figure: the worst ones, or those with the largest differences."""
 
 
-def measure_dots(comparison: Comparison, *, narrow: bool = False) -> Drawing:
+def measure_dots(comparison: Comparison, *, width: float | None = None) -> Drawing:
     """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
     title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
     values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
     rows = ["Overall", "Worst class"]
     if len(names) > MAX_METHODS:
-        return dot_rows(title, names, rows, values, alpha=comparison.alpha, narrow=narrow)
-    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha, narrow=narrow)
+        return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
+    return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha, width=width)
 
 
-def accuracy_points(comparison: Comparison, *, narrow: bool = False) -> Drawing | None:
+def accuracy_points(comparison: Comparison, *, width: float | None = None) -> Drawing | None:
     """Worst-class against overall accuracy, with intervals; None of fewer than three methods or without accuracies."""
     values = [(_value(row, "overall"), _value(row, "worst")) for row in methods_of(comparison).values()]
     if len(values) < 3 or not np.isfinite(values).all():
         return None
     title = f"Worst-class and overall accuracy {comparison.conditions}, percent"
     axes = ("overall accuracy", "worst-class accuracy")
-    return trade_off(title, comparison.names, values, axes, alpha=comparison.alpha, narrow=narrow)
+    return trade_off(title, comparison.names, values, axes, alpha=comparison.alpha, width=width)
 
 
 def unexceeded_methods(comparison: Comparison) -> list[str]:
@@ -70,7 +70,7 @@ def exceeds_all(comparison: Comparison, name: str, measure: Measure) -> bool:
     return all((pair.minima if measure == "worst" else pair.overall).low > 0 for pair in pairs)
 
 
-def class_dots(comparison: Comparison, *, narrow: bool = False) -> Drawing:
+def class_dots(comparison: Comparison, *, width: float | None = None) -> Drawing:
     """Accuracy per class and method; the class with the lowest mean over methods comes first."""
     names, images, cells = _class_cells(comparison)
     average = [sum(cell["mean"] for cell in row) for row in cells]
@@ -78,10 +78,10 @@ def class_dots(comparison: Comparison, *, narrow: bool = False) -> Drawing:
     values = [[Value(cell["mean"], cell["low"], cell["high"], images[row]) for cell in cells[row]] for row in order]
     names = [names[row] for row in order]
     title = f"Accuracy per {_kind(comparison)} {comparison.conditions}, percent"
-    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha, narrow=narrow)
+    return dot_rows(title, names, comparison.names, values, alpha=comparison.alpha, width=width)
 
 
-def difference_dots(comparison: Comparison, pair: Pair, *, narrow: bool = False) -> Drawing:
+def difference_dots(comparison: Comparison, pair: Pair, *, width: float | None = None) -> Drawing:
     """Difference of two methods per class, largest gain first; of many classes the largest gains and losses."""
     rows = sorted(records(pair.classes), key=lambda row: -row["difference"])
     if len(rows) > MAX_CLASSES:
@@ -89,7 +89,7 @@ def difference_dots(comparison: Comparison, pair: Pair, *, narrow: bool = False)
     values = [[Value(row["difference"], row["low"], row["high"], row["n"])] for row in rows]
     names = [str(row[_kind(comparison)]) for row in rows]
     title = f"{pair.first} minus {pair.second}, percentage points"
-    return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha, narrow=narrow)
+    return dot_rows(title, names, [pair.first], values, difference=True, alpha=comparison.alpha, width=width)
 
 
 def measure_table(comparison: Comparison) -> Table:

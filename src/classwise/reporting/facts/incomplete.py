@@ -78,21 +78,23 @@ class IncompleteReport:
         """The lines below the tables of the text."""
         yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
 
-    def drawing(self, *, narrow: bool = False) -> Drawing:
+    def drawing(self, *, width: float | None = None) -> Drawing:
         """Bounds of the class accuracies under all attacks; at most `MAX_BARS` classes, lowest upper bounds first."""
         counts = self.audit.bounds(ALL)
         low, high = counts.accuracy
         shown = sorted(_shown(counts), key=lambda label: (high[label], low[label]))[:MAX_BARS]
         names = [self.audit.group_names[label] for label in shown]
         ends = ([float(limits[label]) for label in shown] for limits in (low, high))
-        return range_bars("Bounds of the accuracy under all attacks, percent", names, *ends, narrow=narrow)
+        return range_bars("Bounds of the accuracy under all attacks, percent", names, *ends, width=width)
 
-    def contents(self) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
-        """Frames, tables and figures of an export."""
+    def contents(
+        self, width: float | None = None
+    ) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
+        """Frames, tables and figures of an export; ``width``: of the figures, in pixels."""
         audit = self.audit
         frames = {"classes": audit.by_class.reset_index(), "attacks": audit.by_attack.reset_index()}
         tables = {"classes": class_bounds_table(audit), "attacks": attack_bounds_table(audit)}
-        return frames, tables, {"classes": IncompleteReport.drawing(self)}
+        return frames, tables, {"classes": IncompleteReport.drawing(self, width=width)}
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
@@ -179,13 +181,15 @@ class SampleReport(IncompleteReport):
         yield f"sample: {self._sample()}"
         yield self.note
 
-    def contents(self) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
+    def contents(
+        self, width: float | None = None
+    ) -> tuple[dict[str, pd.DataFrame], dict[str, Table], dict[str, Drawing]]:
         """Frames, tables and figures of an export: those of the bounds, and ``estimates``."""
-        frames, tables, drawings = super().contents()
+        frames, tables, drawings = super().contents(width)
         return (
             frames | {"estimates": self.estimator.estimates.reset_index()},
             tables | {"estimates": self._table()},
-            drawings | {"estimates": self.drawing()},
+            drawings | {"estimates": self.drawing(width=width)},
         )
 
     @property
@@ -207,10 +211,10 @@ class SampleReport(IncompleteReport):
             "full_audit_passes": found.full_audit_passes,
         }
 
-    def drawing(self, *, narrow: bool = False) -> Drawing:
+    def drawing(self, *, width: float | None = None) -> Drawing:
         """Dot plot of the estimates with their intervals for these images, lowest first."""
         title = "Accuracy under AutoAttack, estimated, %"
-        return estimate_dots(title, self.estimator.estimates, alpha=self.audit.alpha, narrow=narrow)
+        return estimate_dots(title, self.estimator.estimates, alpha=self.audit.alpha, width=width)
 
     def context(self) -> dict[str, Any]:
         """Template context of the page."""
@@ -262,6 +266,7 @@ class SampleReport(IncompleteReport):
     def _table(self) -> Table:
         """Estimates per class, in label order."""
         rows, found = [], self.estimator
+        tied = int((found.estimates["estimate"] == found.estimates["estimate"].min()).sum())
         for name, row in found.estimates.iterrows():
             cells = [
                 Cell(formatting.count(row["n"])),
@@ -272,11 +277,12 @@ class SampleReport(IncompleteReport):
                 Cell(f"{formatting.count(row['sampled'])} of {formatting.count(row['survivors'])}"),
                 Cell("yes" if row["may_be_worst"] else ""),
             ]
-            rows.append(Row(str(name), cells, weak=str(name) == found.worst))
+            rows.append(Row(str(name), cells, weak=tied == 1 and str(name) == found.worst))
         first, level = formatting.listed(found.sampling.first), formatting.level(self.audit.alpha)
+        bold = "Bold: the class with the lowest estimate. " if tied == 1 else ""
         note = (
-            f"Each class has {level} intervals of its own: beside the estimate for these images, and for new images. "
-            "The interval of the worst class accounts for the number of classes, and so do the wider "
+            f"{bold}Each class has {level} intervals of its own: beside the estimate for these images, and for new "
+            "images. The interval of the worst class accounts for the number of classes, and so do the wider "
             "intervals by which a class may be the worst. Sampled: survivors on which "
             f"{formatting.listed(found.sampling.second)} ran."
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.layout import NARROW, RowNames, title_lines
+from classwise.reporting.figures.layout import NARROW, RowNames, is_narrow, title_lines
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals
@@ -30,15 +30,16 @@ class _Layout(NamedTuple):
     pitch: float
 
     @staticmethod
-    def of(names: Sequence[str], panels: int, *, narrow: bool) -> _Layout:
+    def of(names: Sequence[str], panels: int, width: float) -> _Layout:
+        narrow = is_narrow(width)
         rows = RowNames.of(names, NAME_LETTERS, narrow=narrow)
         if narrow:
             across = min(panels, 2)
-            return _Layout(rows, 0.0, across, (NARROW - SPACE * (across - 1)) / across, 36.0)
+            return _Layout(rows, 0.0, across, (width - SPACE * (across - 1)) / across, 36.0)
         left = rows.left + 58
-        across = max(1, min(panels, int((WIDTH - left + SPACE) // (PANEL + SPACE))))
+        across = max(1, min(panels, int((width - left + SPACE) // (PANEL + SPACE))))
         across = -(-panels // -(-panels // across))  # equally long rows of panels
-        panel = min(300.0, (WIDTH - left + SPACE) / across - SPACE)
+        panel = min(300.0, (width - left + SPACE) / across - SPACE)
         return _Layout(rows, left, across, panel, 23.0 if len(names) <= 15 else 18.0)
 
     @property
@@ -54,29 +55,30 @@ def class_bars(
     alpha: float = 0.05,
     highlight: Sequence[int] = (),
     kind: str = "class",
-    narrow: bool = False,
+    width: float | None = None,
     attacks: Sequence[str] = (),
 ) -> Drawing:
     """Draw small multiples with shared rows: a panel per attack, a row per class.
 
-    The worst class of each panel is highlighted; a dashed line marks the overall accuracy.
+    The worst class of each panel is highlighted, unless several tie; a dashed line marks the overall accuracy.
 
     Args:
         names: names of the C classes.
         counts: images and correct predictions per class, by attack in the order of the panels.
         order: labels of the shown classes, from top to bottom.
         alpha: significance level; intervals have coverage 1 - alpha.
-        highlight: labels of classes whose names are coloured: the worst class first, then other candidates.
+        highlight: labels of classes whose names are coloured, such as those that may be the worst.
         kind: noun of a row, for the title.
-        narrow: draw two panels side by side with the names above the rows, for narrow screens.
+        width: width of the drawing in pixels; None: that of a page. See `layout.STACKED`.
         attacks: the attacks of the panels, if their headings differ from these; bars link to their images.
     """
-    layout = _Layout.of([names[label] for label in order], len(counts), narrow=narrow)
+    layout = _Layout.of([names[label] for label in order], len(counts), width or WIDTH)
+    wide = max(layout.width, min(NARROW, width or WIDTH))
     title = f"Accuracy per {kind} and attack, percent, with {formatting.level(alpha)} intervals"
-    marks, start = title_lines(title, max(layout.width, NARROW))
+    marks, start = title_lines(title, wide)
     height = HEAD + layout.pitch * len(order) + FOOT + GUTTER
     blocks = -(-len(counts) // layout.across)
-    drawing = Drawing(max(layout.width, NARROW), start + blocks * height - GUTTER, title, marks)
+    drawing = Drawing(wide, start + blocks * height - GUTTER, title, marks)
     for number, (heading, sums) in enumerate(counts.items()):
         block, column = divmod(number, layout.across)
         top = start + block * height
@@ -101,9 +103,8 @@ def _names(
     for place, label in enumerate(order):
         top = first + layout.pitch * place
         style = "text-weak" if label in highlight else "text"
-        bold = bool(highlight) and label == highlight[0]
         images = ("n " if layout.names.line else "") + formatting.count(sums.count[label])
-        marks.append(layout.names.label(names[label], top, layout.pitch, style, bold=bold))
+        marks.append(layout.names.label(names[label], top, layout.pitch, style))
         marks.append(Label(right, layout.names.base(top, layout.pitch), images, "text-soft", 11, "end"))
     return marks
 
@@ -131,18 +132,15 @@ def _panel(
         x = left + tick * scale
         marks.extend(layout.names.grid_line(x, first, row, len(order), "rule"))
         marks.append(Label(x, last + 17, f"{100 * tick:.0f}", "text-soft", 10, "middle" if tick or left else "start"))
-    worst = worst_class(accuracy).label
+    lowest = np.flatnonzero(accuracy == accuracy[worst_class(accuracy).label]).tolist()
     for number, label in enumerate(order):
         middle = layout.names.middle(first + row * number, row)
         box = (left, middle - row / 2, width, row)
         value, ends = float(accuracy[label]), (float(low[label]), float(high[label]))
         title = f"{names[label]}, {heading}: {formatting.measured(value, *ends, int(sums.count[label]), alpha)}"
         place = (left, middle, scale, min(row, 23.0))
-        marks.append(
-            Group(
-                _bar(accuracy, low, high, label, place, label == worst), title, box, {"attack": attack, "group": label}
-            )
-        )
+        bar = _bar(accuracy, low, high, label, place, [label] == lowest)
+        marks.append(Group(bar, title, box, {"attack": attack, "group": label}))
     if not np.isnan(overall):
         x = left + overall * scale
         marks.extend(layout.names.grid_line(x, first, row, len(order), "guide"))

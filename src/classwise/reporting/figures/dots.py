@@ -10,7 +10,7 @@ import pandas as pd
 
 from classwise.reporting import formatting
 from classwise.reporting.figures.axes import ticks
-from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
+from classwise.reporting.figures.layout import Key, RowNames, is_narrow, legend, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark
 
@@ -39,8 +39,7 @@ def dot_rows(
     *,
     difference: bool = False,
     alpha: float = 0.05,
-    width: float = WIDTH,
-    narrow: bool = False,
+    width: float | None = None,
 ) -> Drawing:
     """Draw a row per class (or metric) with a dot and its interval per series.
 
@@ -51,11 +50,9 @@ def dot_rows(
         values: for each row, a value per series.
         difference: the values are differences around zero, shown in percentage points, instead of accuracies.
         alpha: significance level of the intervals, for the hover texts.
-        width: width of the drawing in pixels.
-        narrow: draw the names above the rows, for narrow screens.
+        width: width of the drawing in pixels; None: that of a page. See `layout.STACKED`.
     """
-    width = NARROW if narrow else width
-    names = RowNames.of(rows, NAME_LETTERS, narrow=narrow)
+    names, width = RowNames.of(rows, NAME_LETTERS, narrow=is_narrow(width)), width or WIDTH
     pitch = max(24.0, 11.0 * len(series) + 8) + names.line
     side = names.left + (16 if names.line else 18)
     marks, top = title_lines(title, width)
@@ -89,12 +86,12 @@ def dot_rows(
     return drawing
 
 
-def estimate_dots(title: str, estimates: pd.DataFrame, *, alpha: float, narrow: bool = False) -> Drawing:
+def estimate_dots(title: str, estimates: pd.DataFrame, *, alpha: float, width: float | None = None) -> Drawing:
     """Draw at most `MAX_ESTIMATES` classes, lowest ``estimate`` first, with their ``low``, ``high`` and ``n``."""
     rows = estimates.sort_values("estimate", kind="stable").head(MAX_ESTIMATES)
     values = [[Value(row["estimate"], row["low"], row["high"], int(row["n"]))] for _, row in rows.iterrows()]
     names = [str(name) for name in rows.index]
-    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=ROW_WIDTH, narrow=narrow)
+    return dot_rows(title, names, ["estimate"], values, alpha=alpha, width=width or ROW_WIDTH)
 
 
 def _dot(value: Value, place: tuple[float, float, float, float], colour: str, title: str) -> Group:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.layout import NARROW, title_lines
+from classwise.reporting.figures.layout import NARROW, is_narrow, title_lines
 from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.confusion import misclassified
 from classwise.stats.counts import IntArray, ratio
@@ -122,12 +122,13 @@ class _Grid(NamedTuple):
     angle: float
 
     @staticmethod
-    def of(names: Sequence[str], top: float, *, narrow: bool) -> _Grid:
+    def of(names: Sequence[str], top: float, width: float | None) -> _Grid:
         """Fit the cells to 380 pixels below ``top``; the narrow layout to its width, with upright names."""
+        narrow = is_narrow(width)
         letters = 12 if narrow else NAME_LETTERS
         room = max(width_of(shorten(name, letters), 10.5 if narrow else 12) for name in names)
-        if narrow:
-            cell = float(np.clip((NARROW - room - 34) / len(names), 10, 38))
+        if width is not None and narrow:
+            cell = float(np.clip((width - room - 34) / len(names), 10, 38))
             return _Grid(room + 30, top + room + 28, cell, min(10.5, cell), letters, -90)
         cell = float(np.clip(380 / len(names), 15, 38))
         return _Grid(room + 30, top + 0.72 * room + 32, cell, 12 if cell >= 22 else 10.5, letters, -45)
@@ -146,7 +147,7 @@ def heatmap(
     kind: Kind,
     *,
     under: str = "",
-    narrow: bool = False,
+    width: float | None = None,
     attack: str = "",
     labels: Mapping[str, int] | None = None,
 ) -> Drawing:
@@ -157,7 +158,7 @@ def heatmap(
         kind: ``"rates"``: percent of each true class. ``"errors"``: numbers of misclassified images, without the
             diagonal.
         under: condition of the predictions for the title, such as ``under pgd``.
-        narrow: draw for narrow screens.
+        width: width in pixels that the drawing should not exceed; None: that of a page. See `layout.STACKED`.
         attack: the attack of the predictions.
         labels: the numbers of the classes by name; cells link to their images. None: without links.
     """
@@ -167,12 +168,13 @@ def heatmap(
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
     heading = f"Confusion matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
-    marks, below = title_lines(heading, NARROW)
-    grid = _Grid.of(names, below, narrow=narrow)
+    least = min(NARROW, width or NARROW)
+    marks, below = title_lines(heading, least)
+    grid = _Grid.of(names, below, width)
     left, top, cell = grid.left, grid.top, grid.cell
     side = number * cell
-    tail = 2.0 if narrow else max(0.72 * (left - 30) - cell / 2, 12)  # room for the last slanted name
-    drawing = Drawing(max(left + side + tail, NARROW), top + side + 8, heading, marks)
+    tail = 2.0 if is_narrow(width) else max(0.72 * (left - 30) - cell / 2, 12)  # room for the last slanted name
+    drawing = Drawing(max(left + side + tail, least), top + side + 8, heading, marks)
     marks.append(Label(left + side / 2, below + 12, "predicted class", "text-soft", 11, "middle"))
     marks.append(Label(11, top + side / 2, "true class", "text-soft", 11, "middle", angle=-90))
     marks.extend(grid.labels(names))

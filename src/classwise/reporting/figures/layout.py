@@ -1,6 +1,7 @@
 """Titles, legends and row names of figures, for a wide and a narrow layout.
 
-Pages contain the wide layout and, for narrow screens, a second drawing that is `NARROW` pixels wide.
+Pages contain the wide layout and, for narrow screens, a second drawing that is `NARROW` pixels wide. Exported figures
+have the width of a page or a column in print.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ from classwise.reporting.svg import Box, Dot, Label, Line, Mark, shorten, width_
 
 NARROW = 350.0
 """Width of a drawing for narrow screens, in pixels."""
+STACKED = 400.0
+"""Drawings of a smaller width, in pixels, have the narrow layout: names are above their rows."""
 NAME_LINE = 17.0
 """Height of a name above its row, in pixels."""
 NAME_SIZE = 12.5
 TITLE_SIZE, TITLE_LINE = 13.0, 18.0
 LEGEND_SIZE, LEGEND_LINE = 11.5, 17.0
+
+
+def is_narrow(width: float | None) -> bool:
+    """Whether a drawing of this width in pixels has the narrow layout; None: the width of a page."""
+    return width is not None and width < STACKED
 
 
 class RowNames(NamedTuple):

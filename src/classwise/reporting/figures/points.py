@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from classwise.reporting import formatting
 from classwise.reporting.figures.axes import SMALL, Axes, ticks
 from classwise.reporting.figures.dots import Value
-from classwise.reporting.figures.layout import NAME_LINE, NARROW, title_lines
+from classwise.reporting.figures.layout import NAME_LINE, is_narrow, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Anchor, Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import FloatArray, IntArray
@@ -118,7 +118,7 @@ def trade_off(
     axes: tuple[str, str],
     *,
     alpha: float = 0.05,
-    narrow: bool = False,
+    width: float | None = None,
 ) -> Drawing:
     """Draw a named dot per method, with the intervals of its two accuracies.
 
@@ -131,9 +131,9 @@ def trade_off(
         values: for each dot, the horizontal and the vertical value, shown in percent.
         axes: labels of the two axes.
         alpha: significance level of the intervals, for the hover texts.
-        narrow: draw for narrow screens.
+        width: width of the drawing in pixels; None: that of a page. See `layout.STACKED`.
     """
-    width = NARROW if narrow else WIDTH
+    narrow, width = is_narrow(width), width or WIDTH
     marks, head = title_lines(title, width)
     points = np.array([[value.value for value in pair] for pair in values])
     columns, levels = (

@@ -10,7 +10,7 @@ import pandas as pd
 from classwise.auditing.curve.result import OVERALL, Curve
 from classwise.reporting import formatting
 from classwise.reporting.figures.axes import Axes, ticks
-from classwise.reporting.figures.layout import NARROW, Key, legend, title_lines
+from classwise.reporting.figures.layout import Key, legend, title_lines
 from classwise.reporting.svg import Drawing, Group, Line, Mark, shorten
 from classwise.stats.intervals import lowest_interval
 
@@ -28,7 +28,7 @@ def radius_unit(curve: Curve) -> tuple[float, str]:
     return 1.0, f"{curve.meta.norm} radius"
 
 
-def radius_curves(curve: Curve, *, narrow: bool = False) -> Drawing:
+def radius_curves(curve: Curve, *, width: float | None = None) -> Drawing:
     """Draw accuracy versus radius: a line per class and a dashed line over all images.
 
     The lines of the worst and the best class are highlighted. The shaded area is the interval of the lowest class
@@ -36,9 +36,9 @@ def radius_curves(curve: Curve, *, narrow: bool = False) -> Drawing:
 
     Args:
         curve: the robustness curve.
-        narrow: draw for narrow screens.
+        width: width of the drawing in pixels; None: that of a page.
     """
-    title, width = "Accuracy versus radius, percent", NARROW if narrow else WIDTH
+    title, width = "Accuracy versus radius, percent", width or WIDTH
     lines: Mapping[str, pd.DataFrame] = {str(name): rows for name, rows in curve.table().groupby("class", sort=False)}
     classes = [str(name) for name in curve.summary.index[:-1]]
     worst, best = classes[0], classes[-1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from classwise.reporting import formatting
 from classwise.reporting.figures.bars import NAME_LETTERS, WIDTH
-from classwise.reporting.figures.layout import NARROW, Key, RowNames, legend, title_lines
+from classwise.reporting.figures.layout import Key, RowNames, is_narrow, legend, title_lines
 from classwise.reporting.svg import Box, Drawing, Group, Label, Mark
 
 ROW, FOOT, VALUE = 23.0, 30.0, 96.0
@@ -14,7 +14,7 @@ _KEYS = (Key("correct under every attack", "bar", 0.85), Key("not judged under e
 
 
 def range_bars(
-    title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float], *, narrow: bool = False
+    title: str, names: Sequence[str], low: Sequence[float], high: Sequence[float], *, width: float | None = None
 ) -> Drawing:
     """Draw a row per class with its lower and upper bound.
 
@@ -23,10 +23,10 @@ def range_bars(
         names: names of the rows, from top to bottom.
         low: lower bound of each row: the fraction of images that are correct under every attack.
         high: upper bound of each row: ``low`` plus the fraction of images that are not judged.
-        narrow: draw the names above the rows, for narrow screens.
+        width: width of the drawing in pixels; None: that of a page. See `layout.STACKED`.
     """
-    rows, width = RowNames.of(names, NAME_LETTERS, narrow=narrow), NARROW if narrow else WIDTH
-    left = rows.left + (4 if narrow else 18)
+    rows, width = RowNames.of(names, NAME_LETTERS, narrow=is_narrow(width)), width or WIDTH
+    left = rows.left + (4 if rows.line else 18)
     scale, pitch = width - left - VALUE, ROW + rows.line
     marks, below = title_lines(title, width)
     keys, top = legend(_KEYS, left, below, width)

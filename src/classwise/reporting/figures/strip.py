@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.layout import NARROW, title_lines
+from classwise.reporting.figures.layout import title_lines
 from classwise.reporting.svg import Dot, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import class_intervals, lowest_interval
@@ -39,7 +39,7 @@ def class_strip(
     alpha: float = 0.05,
     *,
     kind: str = "class",
-    narrow: bool = False,
+    width: float | None = None,
 ) -> Drawing:
     """Draw one axis from 0 to 100 %: a tick per class, the overall accuracy, the interval of the lowest class accuracy.
 
@@ -49,11 +49,11 @@ def class_strip(
         under: condition of the accuracy for the title, such as ``under every attack``.
         alpha: significance level; intervals have coverage 1 - alpha.
         kind: the grouping of the ticks, for the title and the hover text.
-        narrow: draw for narrow screens.
+        width: width of the drawing in pixels; None: that of a page.
     """
     accuracy, (low, high) = counts.accuracy, lowest_interval(counts, alpha)
     worst, best, overall = worst_class(accuracy).label, int(np.nanargmax(accuracy)), overall_micro(counts)
-    width = NARROW if narrow else WIDTH
+    width = width or WIDTH
     title = f"Accuracy per {formatting.singular(kind)} {under}, percent"
     marks, top = title_lines(title, width)
     captions = [

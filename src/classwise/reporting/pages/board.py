@@ -252,7 +252,7 @@ def _class_images(counts: tuple[int, ...]) -> str:
     return f"{formatting.count(low)}{f' to {formatting.count(high)}' if high > low else ''} of each class"
 
 
-def board_dots(table: BoardTable, *, narrow: bool = False) -> Drawing:
+def board_dots(table: BoardTable, *, width: float | None = None) -> Drawing:
     """Worst-class and overall accuracy of the first models of a table, with intervals."""
     rows = table.frame.to_dict("records")[:MAX_DOTS]
     values = [
@@ -260,7 +260,7 @@ def board_dots(table: BoardTable, *, narrow: bool = False) -> Drawing:
         for row in rows
     ]
     names = [str(row["model"]) for row in rows]
-    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha, narrow=narrow)
+    return dot_rows("Accuracy, percent", names, ("Worst class", "Overall"), values, alpha=table.alpha, width=width)
 
 
 def _published(published: tuple[Published, ...], most: int) -> dict[str, Any] | None:

@@ -24,10 +24,21 @@ def curve_page(curve: Curve) -> str:
     return render("curve.html", _context(curve))
 
 
+def radius_note(curve: Curve) -> str:
+    """What the intervals of a curve are for, and how images without an adversarial example count."""
+    highest = f"{radius_unit(curve)[0] * curve.highest:.3g}"
+    return (
+        f"The {formatting.level(curve.alpha)} intervals are for new images of the same class, each of one class, not "
+        "corrected for the selection of the worst or the best class. Images without a "
+        f"known adversarial example at {highest} count as {highest} in the mean."
+    )
+
+
 def radius_table(curve: Curve) -> Table:
     """Clean accuracy, and mean and median robust radius with intervals, per class; the worst class comes first."""
     factor, unit = radius_unit(curve)
     summary: pd.DataFrame = curve.summary
+    tied = int((summary["mean"][:-1] == summary["mean"].iloc[0]).sum())
 
     def text(radius: float) -> str:
         return f"{factor * radius:.3g}" if radius <= curve.highest else f"over {factor * curve.highest:.3g}"
@@ -36,14 +47,15 @@ def radius_table(curve: Curve) -> Table:
     for name, row in summary.iterrows():
         cells = [Cell(formatting.count(row["n"])), Cell(formatting.bare_percent(row["clean"]))]
         cells += [Cell(text(row[kind]), _ends(row, kind, text)) for kind in ("mean", "median")]
-        rows.append(Row(str(name), cells, weak=name == curve.weakest, good=False))
+        rows.append(Row(str(name), cells, weak=tied == 1 and name == curve.weakest))
+    bold = "Bold: the class with the smallest mean radius."
+    if tied > 1:
+        bold = f"No class is in bold, since {formatting.count(tied)} classes tie for the smallest mean radius."
     return Table(
         f"Robust radius per class: largest radius without a known adversarial example ({unit})",
         ("class", "n", "clean, %", "mean radius", "median radius"),
         rows,
-        f"The {formatting.level(curve.alpha)} intervals are for new images of the same class, each of one class, not "
-        "corrected for the selection of the worst or the best class. Images without a "
-        f"known adversarial example at {text(curve.highest)} count as {text(curve.highest)} in the mean.",
+        f"{bold} {radius_note(curve)}",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from classwise.auditing.power_plan import PowerPlan
 from classwise.reporting import formatting
 from classwise.reporting.figures.axes import Axes
-from classwise.reporting.figures.layout import NARROW, Key, legend, title_lines
+from classwise.reporting.figures.layout import Key, legend, title_lines
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Dot, Drawing, Group, Line
 from classwise.reporting.tables import Cell, Row, Table
@@ -87,9 +87,9 @@ def shown_points(curve: PowerCurve) -> Iterator[tuple[int, float]]:
             last = images
 
 
-def power_curves(plan: PowerPlan, *, narrow: bool = False) -> Drawing:
+def power_curves(plan: PowerPlan, *, width: float | None = None) -> Drawing:
     """Draw power by images of a class, on a logarithmic axis: a line for each question and number of runs."""
-    title, width = "Power by images a class, percent", NARROW if narrow else WIDTH
+    title, width = "Power by images a class, percent", width or WIDTH
     marks, top = title_lines(title, width)
     colours = [SERIES[place % len(SERIES)] for place in range(len(plan.curves))]
     names = [f"{question}, {formatting.counted(runs, 'run')}" for question, runs in plan.curves]

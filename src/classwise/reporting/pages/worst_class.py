@@ -83,10 +83,10 @@ def cost(result: WorstClass) -> str:
     )
 
 
-def class_estimates(result: WorstClass, *, narrow: bool = False) -> Drawing:
+def class_estimates(result: WorstClass, *, width: float | None = None) -> Drawing:
     """Dot plot of the estimates with intervals, lowest first."""
     title, estimates = "Estimated robust accuracy per class, percent", result.by_class[result.by_class["n"] > 0]
-    return estimate_dots(title, estimates, alpha=result.verdict.alpha, narrow=narrow)
+    return estimate_dots(title, estimates, alpha=result.verdict.alpha, width=width)
 
 
 def class_table(result: WorstClass) -> Table:

@@ -20,7 +20,7 @@ from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.sentences import objective_caveat
 from classwise.reporting.formatting import bare_percent, bracketed
-from classwise.reporting.pages.curve import radius_table
+from classwise.reporting.pages.curve import radius_note, radius_table
 from classwise.reporting.pages.power_plan import SMOOTHED, plan_table, shown_points
 from classwise.reporting.text.audit import audit_parts, weakness_parts
 from classwise.reporting.text.comparison import comparison_parts
@@ -71,7 +71,7 @@ def curve_parts(found: Curve) -> Iterator[str | TextTable]:
     table = radius_table(found)
     yield TextTable(table.heads, spanned_rows(table), f"{found.meta.model or found.name}: {table.caption}")
     yield ""
-    yield table.note
+    yield radius_note(found)
 
 
 def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:

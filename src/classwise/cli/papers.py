@@ -22,7 +22,7 @@ from classwise.cli.options import (
     out_option,
 )
 from classwise.cli.paper_results import note_line, results_facts, show_forecast, show_result, show_table
-from classwise.core.errors import quoted
+from classwise.core.errors import ClasswiseError, quoted
 
 if TYPE_CHECKING:
     from classwise.papers.catalogue import Item
@@ -231,14 +231,41 @@ def page(
     names: Papers = None,
     store: StoreFolder = STORE,
     out: Annotated[Path | None, out_option("The folder of the pages.", "pages, in the store")] = None,
+    export: Annotated[
+        str | None,
+        typer.Option(
+            "--export",
+            metavar="csv,md,tex,svg",
+            help="Also write the tables (csv, md, tex) and figures (svg) of the results as files.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    files: Annotated[
+        Path | None,
+        typer.Option(
+            "--files",
+            metavar="DIR",
+            help="Folder of these files.",
+            show_default="files, beside the pages",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Write pages of results beside the printed numbers.
 
     \b
-    Example:
+    Examples:
         classwise papers page kdd21
+        classwise papers page cfa23 --export tex,svg --files figures
     """  # noqa: D301  # \b keeps the lines of the example apart
-    console.echo(*(f"page: {file}" for file in cw.papers.write_pages(names or (), store, out or store / "pages")))
+    if files is not None and export is None:
+        raise ClasswiseError("--files requires --export with the formats, such as --export tex,svg")
+    folder, exported = out or store / "pages", list[Path]()
+    if export is not None:  # before the pages, so that an unknown format leaves none
+        formats = [name.strip() for name in export.split(",")]
+        exported = cw.papers.export(names or (), store, files or folder / "files", formats)
+    console.echo(*(f"page: {file}" for file in cw.papers.write_pages(names or (), store, folder)))
+    console.echo(*(f"file: {file}" for file in exported))
 
 
 def _deviations(item: Mapping[str, Any]) -> str:

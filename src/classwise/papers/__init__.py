@@ -1,7 +1,8 @@
 """Inventory of papers, and experiments that reproduce their tables, figures and claims.
 
 `inventory` and `item_facts` describe the items, `run` runs them, `plan` orders them so that they share trainings,
-`forecast` forecasts the cost, and `write_pages` writes the results beside the printed numbers.
+`forecast` forecasts the cost, `write_pages` writes the results beside the printed numbers, and `export` writes their
+tables and figures as files.
 
 Example:
     >>> import classwise as cw
@@ -33,8 +34,9 @@ The words, from the file of a paper to its page:
 """
 
 from classwise.papers.cost import forecast, plan
+from classwise.papers.export import export
 from classwise.papers.page import write_pages
 from classwise.papers.runner import run
 from classwise.papers.settings import inventory, item_facts
 
-__all__ = ["forecast", "inventory", "item_facts", "plan", "run", "write_pages"]
+__all__ = ["export", "forecast", "inventory", "item_facts", "plan", "run", "write_pages"]

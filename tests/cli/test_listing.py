@@ -141,6 +141,13 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
         assert "expected one recipe" in classwise("recipes", *words).refusal
 
 
+@pytest.mark.parametrize("threat", [(), ("--set", "threat=null")])
+def test_a_recipe_is_shown_with_a_step_that_follows_its_radius(classwise: Classwise, threat: tuple[str, ...]) -> None:
+    shown = yaml.safe_load(classwise("recipes", "show", "cfa-at", *threat).out)
+    assert shown["attack"]["step_size"] == "0.25base_eps"
+    assert Recipe.read(shown, {"threat": "Linf:0.1"}).parts.attack.step_size == 0.025  # type: ignore[attr-defined]
+
+
 def test_what_to_cite(classwise: Classwise) -> None:
     said = classwise("cite", "cfa-at")
     assert said.out.count("@inproceedings{") == 2

@@ -23,6 +23,7 @@ from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.long_tail import BalancedSoftmax, RobustLT
+from classwise.training.setup import schedule_notes, setup_notes
 
 from .by_hand import EPSILON, batch_of, close, constants
 from .on_digits import TINY
@@ -198,8 +199,6 @@ def test_a_run_records_increasing_radii(tmp_path: Path) -> None:
 
 
 def test_a_longer_increase_than_the_training_is_noted(tmp_path: Path) -> None:
-    from classwise.training.setup import setup_notes
-
     images = load_data("digits", split="train", subset=60)
     recipe = Recipe.read("at", {"schedules": ["robust-lt"], "epochs": 30, "threat": "Linf:0.1"})
     threat = recipe.parts.threat
@@ -207,6 +206,16 @@ def test_a_longer_increase_than_the_training_is_noted(tmp_path: Path) -> None:
     (note,) = (line for line in setup_notes(recipe, images, threat, resumed=False) if "robust-lt" in line)
     assert note == "schedule 'robust-lt' changes over 80 epochs, and the training has 30; set schedules.0.epochs"
     assert not [line for line in setup_notes(Recipe.read("he-lis"), images, threat, resumed=False) if "lis" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "epochs", "start"), [("dafa", 70, 70), ("dafa", 71, None), ("cfa-code", 10, 10), ("ldam", 160, 160)]
+)
+def test_a_schedule_that_never_begins_is_noted(name: str, epochs: int, start: int | None) -> None:
+    recipe = Recipe.read(name, {"epochs": epochs})
+    part = "ccm" if name == "cfa-code" else name
+    late = f"schedule {part!r} begins after {start} epochs, and the training has {epochs}; set schedules.0.start_epoch"
+    assert schedule_notes(recipe) == ([late] if start else [])
 
 
 @pytest.mark.parametrize(("name", "beta"), [("at", None), ("trades", 6.0)])

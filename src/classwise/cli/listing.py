@@ -253,6 +253,7 @@ def recipes(
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.training.recipe import all_recipes
     from classwise.training.recipe_files import budgets_of
+    from classwise.training.step_sizes import base_step
 
     wanted = pairs(overrides)
     names = list(words or ())
@@ -296,7 +297,11 @@ def recipes(
     if whole:  # with all defaults of all parts; a threat that depends on the data set stays null
         threat = recipe.parts.threat
         completed = recipe.completed(threat or cw.Threat("Linf", 0.0))
-        recipe = dataclasses.replace(completed, threat=None if threat is None else str(threat))
+        steps = {field: base_step(getattr(recipe, field)) for field in ("attack", "validation_attack")}
+        stated = {
+            field: {**getattr(completed, field), "step_size": step} for field, step in steps.items() if step is not None
+        }
+        recipe = dataclasses.replace(completed, threat=None if threat is None else str(threat), **stated)
     if json:
         console.show_json(dataclasses.asdict(recipe))
     else:

@@ -55,6 +55,7 @@ from classwise.training.recipe_settings import (
 from classwise.training.reductions.base import Reduction, make_reduction
 from classwise.training.schedules.base import Classes, ClassSchedule, State
 from classwise.training.selection import AtFraction, Selection, load_selection, resolve_selection
+from classwise.training.step_sizes import with_absolute_step
 from classwise.training.updates import Optimiser, Update
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,9 @@ class Recipe:
         model: the model.
         threat: the threat model of training, such as ``"Linf:8/255"``; None for the default of the data set.
         objective: the loss.
-        attack: the attack of the inner maximisation; the objective may set its loss and random initialisation.
+        attack: the attack of the inner maximisation; the objective may set its loss and random initialisation. A step
+            size such as ``"0.25eps"`` is relative to the radius of each image, ``"0.25base_eps"`` to that of
+            ``threat``, and ``"2/255"`` is absolute.
         attack_mode: the mode of the model during the inner attack; ``"train"`` only to reproduce code that does so.
         schedules: the class schedules, in the order in which they are applied.
         reduction: the reduction of the images' losses to a scalar.
@@ -204,7 +207,9 @@ class Recipe:
         Raises:
             ClasswiseError: if the objective or an attack does not support the threat.
         """
-        parts, selection = dataclasses.replace(self.parts, threat=threat), self.selection
+        attack, validation_attack = _attacks(self, self.parts.objective, threat)
+        parts = dataclasses.replace(self.parts, threat=threat, attack=attack, validation_attack=validation_attack)
+        selection = self.selection
         parts.objective.supported(threat)
         for attack in (parts.attack, parts.validation_attack):
             attack.supported(threat)
@@ -216,7 +221,7 @@ class Recipe:
             self,
             threat=str(threat),
             objective=describe(OBJECTIVES, parts.objective),
-            attack=describe(ATTACKS, make(ATTACKS, self.attack)),
+            attack=describe(ATTACKS, make(ATTACKS, with_absolute_step(self.attack, threat))),
             schedules=tuple(describe(SCHEDULES, schedule) for schedule in parts.schedules),
             reduction=(  # a plain function has no settings
                 describe(REDUCTIONS, parts.reduction) if dataclasses.is_dataclass(parts.reduction) else self.reduction
@@ -268,6 +273,8 @@ class Recipe:
     def digest(self) -> str:
         """Return the SHA-256 of the fields that affect results: not name, description, source, data.root and graphs."""
         plain = dataclasses.asdict(self)
+        for key in ("attack", "validation_attack"):
+            plain[key] = with_absolute_step(plain[key], None if self.threat is None else Threat.parse(self.threat))
         for key in ("name", "description", "source"):
             del plain[key]
         del plain["data"]["root"]  # the same data may be elsewhere
@@ -375,7 +382,8 @@ def build_parts(recipe: Recipe) -> Parts:
         ClasswiseError: if a name or field is unknown, a value is out of range, or parts are incompatible.
     """
     objective = make(OBJECTIVES, recipe.objective)
-    attack = objective.inner(make(ATTACKS, recipe.attack))
+    threat = None if recipe.threat is None else Threat.parse(recipe.threat)
+    attack, validation_attack = _attacks(recipe, objective, threat)
     zoo = recipe.model.name in MODELS and recipe.model.options.get("head") != "cosine"
     if objective.criterion.cosines and zoo:
         criterion = CRITERIA.name_of(type(objective.criterion))
@@ -398,8 +406,6 @@ def build_parts(recipe: Recipe) -> Parts:
             f"checkpoint_epochs contains {recipe.checkpoint_epochs[-1]}; it must contain numbers from 1 to the number "
             f"of epochs, {recipe.epochs}"
         )
-    validation_attack = make(ATTACKS, recipe.validation_attack)
-    threat = None if recipe.threat is None else Threat.parse(recipe.threat)
     if threat is not None:
         objective.supported(threat)
     for chosen in (attack, validation_attack):
@@ -434,6 +440,12 @@ def build_parts(recipe: Recipe) -> Parts:
         validation_attack=validation_attack,
         augment=make(AUGMENTATIONS, recipe.data.augment),
     )
+
+
+def _attacks(recipe: Recipe, objective: Objective, threat: Threat | None) -> tuple[Attack, Attack]:
+    """The inner attack of an objective and the validation attack, with the step sizes of a threat."""
+    inner, validation = (with_absolute_step(part, threat) for part in (recipe.attack, recipe.validation_attack))
+    return objective.inner(make(ATTACKS, inner)), make(ATTACKS, validation)
 
 
 @functools.cache

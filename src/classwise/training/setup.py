@@ -143,16 +143,19 @@ def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
 
 
 def schedule_notes(recipe: Recipe) -> list[str]:
-    """Return a note for each schedule that changes over more epochs than the training has, so that it does not end."""
+    """Return a note for each schedule that does not begin, or does not end, in the epochs of the training."""
     notes = []
     for number, schedule in enumerate(recipe.parts.schedules):
-        epochs = getattr(schedule, "epochs", 0)
-        if isinstance(epochs, int) and epochs > recipe.epochs:
-            name = SCHEDULES.name_of(type(schedule))
-            notes.append(
-                f"schedule {name!r} changes over {epochs} epochs, and the training has {recipe.epochs}; set "
-                f"schedules.{number}.epochs"
-            )
+        name = SCHEDULES.name_of(type(schedule))
+        epochs, start = getattr(schedule, "epochs", 0), getattr(schedule, "start_epoch", 0)
+        for field, too_late, what in (
+            ("epochs", isinstance(epochs, int) and epochs > recipe.epochs, f"changes over {epochs} epochs"),
+            ("start_epoch", start >= recipe.epochs, f"begins after {start} epochs"),
+        ):
+            if too_late:
+                notes.append(
+                    f"schedule {name!r} {what}, and the training has {recipe.epochs}; set schedules.{number}.{field}"
+                )
     return notes
 
 

@@ -49,7 +49,11 @@ class _Calibration(_RobustAccuracySchedule):
 
 @configurable
 class CCM(_Calibration):
-    """Class-wise calibrated margin, eq. 6: eps_k = (lambda1 + t_k) eps.
+    """CCM: eps_k = (lambda1 + t_k) eps (eq. 6), t_k the robust accuracy on the last epoch's training batches.
+
+    In the first epoch, and for a class without a training image so far, the radius is eps. A step size relative to the
+    radius of each image (``0.25eps``) is scaled with it; one relative to the radius of the recipe (``0.25base_eps``, as
+    in the recipes of CFA) and an absolute one are not.
 
     Args:
         lambda1: the paper's lambda_1: 0.5 for AT, 0.3 for TRADES, 0.7 for FAT.
@@ -70,7 +74,7 @@ class CCM(_Calibration):
 
 @configurable
 class CCR(_Calibration):
-    """Class-wise calibrated regularisation, eq. 7 and 8: beta_k = (lambda2 + t_k) beta.
+    """CCR: beta_k = (lambda2 + t_k) beta (eq. 7 and 8), t_k the robust accuracy on the last epoch's training batches.
 
     Both terms of the loss of a class-k image are divided by 1 + beta_k.
 

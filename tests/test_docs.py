@@ -28,6 +28,7 @@ from classwise.cli import main
 from classwise.cli.demo import SMALL
 from classwise.core.settings.config import make
 from classwise.data import CORRUPTIONS, load_data
+from classwise.data.duplicates import content_hashes
 from classwise.papers import catalogue
 from classwise.reporting.evidence.build import verify
 from classwise.training.recipe import Recipe
@@ -205,6 +206,27 @@ def test_the_training_loop_of_the_guide() -> None:
     assert len(printed.getvalue().splitlines()) >= 2
     assert space["loss"].settings().epsilon.unique().numel() > 1
     assert len(space["audit"].by_class) == 10
+    hashes = [set(content_hashes(space[name].x, space[name].y).tolist()) for name in ("train", "valid", "test")]
+    assert [len(content) for content in hashes] == [len(space[name]) for name in ("train", "valid", "test")]
+    assert not hashes[0] & hashes[1]
+    assert not hashes[2] & (hashes[0] | hashes[1])
+    assert space["audit"].outcomes.meta.split == "test"
+
+
+def test_no_example_validates_on_test_images() -> None:
+    """What `end_epoch` measures is read from the split of the training images."""
+    found = []
+    for document in sorted((ROOT / "docs").rglob("*.md")):
+        for block in re.findall(r"^```.*?^```", document.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            for name in re.findall(r"\.end_epoch\(\w+, (\w+)\)", block):
+                (line,) = re.findall(rf"^(?:\w+, )*{name}\b[^=\n]* = .*$", block, re.MULTILINE)
+                source = re.search(r"stratified_split\((\w+)\.y", line)
+                if source is not None:
+                    (line,) = re.findall(rf"^{source[1]}, .* = .*$", block, re.MULTILINE)
+                position = line.partition(" = ")[0].split(", ").index(source[1] if source else name)
+                found.append(re.findall(r"load_data\(([^)]*)\)", line)[position])
+    assert len(found) >= 2
+    assert all('split="train"' in arguments for arguments in found), found
 
 
 def test_the_method_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``classwise demo``: the complete workflow on small images, in one or two minutes."""
+"""``classwise demo``: the complete workflow on small images, in about three minutes."""
 
 from __future__ import annotations
 

@@ -52,6 +52,16 @@ def train(
     ] = None,
     budget: Budget = None,
     set: Overrides = None,  # noqa: A002  # the name of the option
+    subset: Annotated[
+        int | None,
+        typer.Option(
+            "--subset",
+            metavar="N",
+            help="Same as --set data.subset=N: use N images, each class in its proportion.",
+            show_default="all",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
     epochs: Annotated[
         int | None,
         typer.Option("--epochs", metavar="N", help="Same as --set epochs=N.", rich_help_panel=TRAINING),
@@ -86,13 +96,18 @@ def train(
 ) -> None:
     """Train a classifier by a recipe into a run folder.
 
+    On CIFAR-10 this takes hours on a CPU, also with --budget short. --estimate prints the time before any work;
+    --subset and --epochs shorten a first try.
+
     For data with more than 20 classes, FAWA and the selection of the best epoch use the mean of the worst 20 % of the
     classes, for others the worst class. Fields: selection, averaging.worst, averaging.threshold.
 
     \b
     Examples:
         classwise train cfa-at --budget short --data cifar10 --out runs/cfa \\
-            --set model.width=0.25
+            --set model.width=0.25 --estimate
+        classwise train cfa-at --budget short --data cifar10 --out runs/tiny \\
+            --set model.width=0.25 --subset 2000 --epochs 12
         classwise train at --data photos/ --data-set size=64 \\
             --set threat=Linf:8/255
         classwise train mine.yaml --seeds 0,1,2 --out runs/mine
@@ -107,6 +122,7 @@ def train(
     wanted: dict[str, Any] = {**pairs(set)}
     _change(wanted, "--data", "data.name", data)
     _change(wanted, "--root", "data.root", root)
+    _change(wanted, "--subset", "data.subset", subset)
     _change(wanted, "--epochs", "epochs", epochs)
     _change(wanted, "--seed", "seed", seed)
     for key, value in pairs(data_set, "--data-set").items():

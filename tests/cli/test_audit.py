@@ -22,6 +22,7 @@ from classwise.cli import console
 from classwise.data.sets import loading
 from classwise.models import build_model, save_weights
 from classwise.testing import assert_robust
+from classwise.training.folder import Run
 
 from ..data.test_encoded import folder
 from .conftest import QUICK, Classwise
@@ -47,6 +48,13 @@ def test_a_run_says_everything_itself(classwise: Classwise, run: Path) -> None:
     assert page.stat().st_size < 500_000
 
     table = printed.splitlines()
+    own = Run.open(run)
+    weights, epoch = own.default_weights(), own.best_epoch(own.default_weights())
+    assert epoch is not None
+    named = f"weights {weights}, epoch {epoch + 1}"
+    assert table[0] == f"{run}, {named}: accuracy in percent under Linf:0.1"
+    assert named in page.read_text(encoding="utf-8")
+    assert audit.environment["weights_epoch"] == epoch + 1
     assert table[1].split()[:5] == ["class", "n", "clean", "pgd", "fgsm"]
     for line, (name, row) in zip(table[2:], audit.by_class.iterrows(), strict=False):
         assert line.split()[:2] == [str(name), str(int(row["n"]))]

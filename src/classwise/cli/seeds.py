@@ -112,6 +112,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
+    from classwise.reporting.facts.provenance import weights_name
     from classwise.reporting.facts.sentences import caveats
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
 
@@ -134,6 +135,9 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
             console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
         for caveat in caveats(audit):
             console.echo(f"seed {seed}: {caveat}")
+    for seed, audit in audits.items():
+        if weights := weights_name(audit.environment):
+            console.echo(f"weights, seed {seed}: {weights}")
     for audit in audits.values():
         console.echo(f"audit: {audit.path}")
     if len(audits) == total > 1:

@@ -10,22 +10,23 @@ from typing import Any
 from torch import Tensor, nn
 
 WEIGHTS_FILE = "weights_file"
-"""The attribute of a module whose weights were read from a file: its path as given, and its SHA-256."""
+"""The attribute of a module whose weights were read from a file: its path as given, its SHA-256, and the epoch."""
 
 
-def note_weights_file(network: nn.Module, path: Path) -> None:
-    """Note the file that the weights of a network were read from, and its present SHA-256."""
+def note_weights_file(network: nn.Module, path: Path, epoch: int | None = None) -> None:
+    """Note the file that the weights of a network were read from, its present SHA-256, and the epoch of training."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    vars(network)[WEIGHTS_FILE] = (str(path), digest)
+    vars(network)[WEIGHTS_FILE] = (str(path), digest, epoch)
 
 
 def model_facts(model: nn.Module) -> dict[str, Any]:
     """The file of weights with its SHA-256, if known, and the normalisation layer of a model.
 
     Returns:
-        ``weights_file`` and ``weights_sha256``, for weights that were read from a file; ``normalisation``: mean and
-        std of each channel, or ``"no normalisation layer"``, as for a module that normalises in its own code.
+        ``weights_file`` and ``weights_sha256``, for weights that were read from a file; ``weights_epoch``, from 1, for
+        those that a training of classwise has saved after an epoch; ``normalisation``: mean and std of each channel,
+        or ``"no normalisation layer"``, as for a module that normalises in its own code.
 
     Example:
         >>> from torch import nn
@@ -37,7 +38,8 @@ def model_facts(model: nn.Module) -> dict[str, Any]:
     modules = list(model.modules())
     for module in modules:
         if (noted := vars(module).get(WEIGHTS_FILE)) is not None:
-            facts["weights_file"], facts["weights_sha256"] = noted
+            facts["weights_file"], facts["weights_sha256"], epoch = noted
+            facts |= {} if epoch is None else {"weights_epoch": epoch}
             break
     layers = (_layer(module) for module in modules)
     return facts | {"normalisation": next((layer for layer in layers if layer), "no normalisation layer")}

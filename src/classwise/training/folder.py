@@ -75,6 +75,7 @@ class RunEnvironment(Environment, total=False):
     normalisation: Any
     weights_file: str
     weights_sha256: str
+    weights_epoch: int
     processes: int
     graphs: str
     not_compiled: str

@@ -58,6 +58,12 @@ class Checkpoint:
     other_keys: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, from 1, after which a training of classwise saved the weights; None for other files."""
+        text = self.metadata.get("epoch", "") if METADATA_KEY in self.metadata else ""
+        return int(text) + 1 if text.isascii() and text.isdecimal() and len(text) < 10 else None
+
     def describe(self) -> str:
         """A note on the file and the state dict that was read."""
         if not self.keys:

@@ -256,7 +256,7 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
     network = unwrapped(bare(model))
     matched = match_keys(checkpoint, network)
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
-    note_weights_file(network, checkpoint.path)
+    note_weights_file(network, checkpoint.path, checkpoint.epoch)
     model, normalisation = _normalised(model, matched)
     model, adjustment = _adjusted(model, matched)
     return model, "; ".join(filter(None, [checkpoint.describe(), matched.describe(), normalisation, adjustment]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from classwise.auditing.evaluation.evaluation import STORED
@@ -117,6 +118,29 @@ def settings_of(audit: Audit, run: Run | None = None) -> list[tuple[str, str]]:
     ]
     imported = ("Predictions", "imported, not computed by classwise") if not meta.model_hash else ("", "")
     return [(name, text) for name, text in (*known, imported) if text]
+
+
+def weights_name(environment: Mapping[str, Any]) -> str:
+    """The weights of a result: a name of a run's weights, or of a file, and the epoch; empty if they are not known.
+
+    Example:
+        >>> weights_name({"weights_file": "runs/cfa/checkpoints/best-average.safetensors", "weights_epoch": 15})
+        'best-average, epoch 15'
+        >>> weights_name({"weights_file": "models/model.pt"})
+        'model.pt'
+    """
+    file, epoch = environment.get("weights_file"), environment.get("weights_epoch")
+    if not isinstance(file, str):
+        return ""
+    path = Path(file)
+    name = path.stem if path.parent.name == "checkpoints" else path.name
+    return name if epoch is None else f"{name}, epoch {epoch}"
+
+
+def with_weights(model: str, environment: Mapping[str, Any]) -> str:
+    """The name of a model with its weights if they are known: ``runs/cfa, weights best-average, epoch 15``."""
+    weights = weights_name(environment)
+    return f"{model}, weights {weights}" if weights else model
 
 
 def environment_settings(environment: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from classwise.reporting.facts.audit_summary import MAX_BARS, AuditSummary, show
 from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, attack_table, class_table, own_intervals_note
 from classwise.reporting.facts.examples import example_images, thumbnails
 from classwise.reporting.facts.incomplete import report_of
-from classwise.reporting.facts.provenance import settings_of
+from classwise.reporting.facts.provenance import settings_of, weights_name
 from classwise.reporting.facts.repeats import repeats_table
 from classwise.reporting.facts.training_curves import Curves, curves_of_audit
 from classwise.reporting.facts.weakness_sentences import (
@@ -85,7 +85,14 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
     """Template context of the page of an audit."""
     worst, meta = summary.minimum, summary.meta
     where = formatting.data_name(meta.data, meta.split)
-    over = [meta.model, where, meta.threat, formatting.counted(int(summary.under_all.count.sum()), "image")]
+    weights = weights_name(audit.environment)
+    over = [
+        meta.model,
+        f"weights {weights}" if weights else "",
+        where,
+        meta.threat,
+        formatting.counted(int(summary.under_all.count.sum()), "image"),
+    ]
     facts = sentences.AuditFacts.of(summary)
     about_worst = weakness(audit, run=run)
     headline = sentences.headline(facts)

@@ -12,6 +12,7 @@ from classwise.reporting.facts import sentences
 from classwise.reporting.facts.audit_summary import AuditSummary, heading, shown_warnings
 from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, legend
 from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.provenance import with_weights
 from classwise.reporting.facts.repeats import repeats_note, repeats_table
 from classwise.reporting.facts.weakness_sentences import (
     NOTE,
@@ -51,7 +52,8 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
         for group, row in table.iterrows()
     ]
     threat = meta.threat
-    title = f"{result.outcomes.meta.model or result.name}: accuracy in percent{f' under {threat}' if threat else ''}"
+    model = with_weights(meta.model or result.name, result.environment)
+    title = f"{model}: accuracy in percent{f' under {threat}' if threat else ''}"
     single = [head for head, name in zip(heads, names, strict=True) if name not in (CLEAN, ALL)]
     optional = [*single, "n", *heads[: names.index(ALL)]] if ALL in names else ["n"]
     yield TextTable([str(table.index.name), "n", *heads, f"all, {level}"], rows, title, optional=optional)
@@ -77,8 +79,9 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
 def _incomplete(result: Audit) -> Iterator[str | TextTable]:
     """The tables and the lines of the text of an incomplete audit."""
     report, meta = report_of(result), result.outcomes.meta
+    model = with_weights(meta.model or result.name, result.environment)
     for number, table in enumerate(report.tables()):
-        title = f"{meta.model or result.name}, {report.state}under {meta.threat}: {table.caption}"
+        title = f"{model}, {report.state}under {meta.threat}: {table.caption}"
         optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
         yield TextTable(table.heads, spanned_rows(table, report.brackets), title, optional)
         yield from filter(None, (legend(table.heads),))

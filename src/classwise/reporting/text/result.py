@@ -18,6 +18,7 @@ from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics
 from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_tables import selected_phrase
+from classwise.reporting.facts.provenance import with_weights
 from classwise.reporting.facts.sentences import objective_caveat
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.pages.curve import radius_note, radius_table
@@ -69,7 +70,11 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
 def curve_parts(found: Curve) -> Iterator[str | TextTable]:
     """A curve: per class the mean and median radius, weakest class first."""
     table = radius_table(found)
-    yield TextTable(table.heads, spanned_rows(table), f"{found.meta.model or found.name}: {table.caption}")
+    yield TextTable(
+        table.heads,
+        spanned_rows(table),
+        f"{with_weights(found.meta.model or found.name, found.environment)}: {table.caption}",
+    )
     yield ""
     yield radius_note(found)
 
@@ -89,7 +94,7 @@ def worst_class_parts(result: WorstClass) -> Iterator[str | TextTable]:
     ]
     first = result.meta.applicable[1]
     level = f"{100 * (1 - result.verdict.alpha):.6g}"
-    title = f"{result.meta.model}: accuracy in percent under {result.meta.threat}"
+    title = f"{with_weights(result.meta.model, result.environment)}: accuracy in percent under {result.meta.threat}"
     columns = [
         "class",
         "n",

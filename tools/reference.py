@@ -387,12 +387,13 @@ def _code(text: str) -> str:
 
 def metrics() -> str:
     """Every metric: its definition, what it is computed from, its unit and its direction."""
+    printed = {"fraction": "percent", "fraction squared": "percent squared"}  # `about` names the printed unit
     rows = [
         (
             f"`{name}`",
-            measure.about,
+            measure.about.removesuffix(f", in {printed.get(measure.unit)}").removesuffix(", in percentage points"),
             measure.reads,
-            measure.unit,
+            f"{measure.unit}, printed in {printed[measure.unit]}" if measure.unit in printed else measure.unit,
             "higher" if measure.higher_is_better else "lower",
         )
         for name, measure in all_metrics().items()

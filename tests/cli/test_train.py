@@ -69,7 +69,8 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkey
 
 def test_the_subset_is_that_of_the_recipe(classwise: Classwise) -> None:
     rest = [word for word in QUICK if "data.subset" not in word]
-    words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--rates=h100", "--json", *rest]
+    words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--rates=h100", "--json"]
+    words += [*rest, "--set=precision.dtype=auto"]
     counted = [classwise(*words, more).facts["steps"] for more in ("--subset=120", "--set=data.subset=120")]
     assert counted == [2 * 4, 2 * 4]
     both = classwise(*words, "--subset=60", "--set=data.subset=120")

@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from classwise.cli.inputs import ModelSource
-from classwise.models import load_model, read_state
+from classwise.models import load_model, read_state, save_weights
 from classwise.models.loading.checkpoints import STATE_DICT_KEYS
 from tests.refusals import check_refused, refused
 
@@ -448,3 +448,15 @@ def test_programs_are_named(write: Callable[[Path], None], message: str, tmp_pat
     pattern = re.escape(message).replace(r"\.\*", ".*")
     check_refused(pattern, load_model, tmp_path / "w.pt")
     check_refused(pattern, load_model, Network(), tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "epoch"), [({"epoch": 4}, 5), ({"epoch": "x"}, None), ({"epoch": -1}, None), ({}, None)]
+)
+def test_the_epoch_of_weights_that_a_training_saved(
+    tmp_path: Path, metadata: dict[str, Any], epoch: int | None
+) -> None:
+    save_weights(tmp_path / "own.safetensors", nn.Linear(2, 2), metadata)
+    assert read_state(tmp_path / "own.safetensors").epoch == epoch
+    save_file({"weight": torch.ones(2)}, tmp_path / "other.safetensors", {"epoch": "4"})  # its epochs may be from 1
+    assert read_state(tmp_path / "other.safetensors").epoch is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -58,3 +59,29 @@ def test_audits_are_compared_as_arguments() -> None:
 def test_names_of_wide_letters_are_aligned() -> None:
     table = TextTable(["class", "n"], [["cat", 60], ["猫", 5], ["e\u0301", 7]])
     assert table.lines() == ["class   n", "cat    60", "猫      5", "e\u0301       7"], "猫 has two cells, é one"
+
+
+def test_results_name_the_weights_and_the_epoch(results: dict[str, Any]) -> None:
+    place = "runs/cfa/checkpoints/best-average.safetensors"
+    environments: list[dict[str, Any]] = [
+        {"weights_file": place, "weights_epoch": 15},
+        {"weights_file": "models/model.pt"},
+        {},
+    ]
+    of_run, of_file, unknown = (
+        dataclasses.replace(audit, environment=environment)
+        for audit, environment in zip(
+            (audit_of([0, 0, 1, 1, 0, 0]), audit_of([0, 0, 0, 1, 1, 0]), audit_of([0, 1, 0, 1, 1, 0])),
+            environments,
+            strict=True,
+        )
+    )
+    assert str(of_run).startswith(f"{of_run.name}, weights best-average, epoch 15: accuracy in percent")
+    assert str(of_file).startswith(f"{of_file.name}, weights model.pt: accuracy in percent")
+    assert "weights" not in str(unknown)
+    compared = str(cw.compare({"cfa": of_run, "at": of_file, "other": unknown}, attack="pgd"))
+    assert "\nweights: cfa best-average, epoch 15; at model.pt\n" in compared
+    assert "weights:" not in str(results["comparison"])
+    for kind in ("curve", "worst class"):
+        named = dataclasses.replace(results[kind], environment=environments[0])
+        assert ", weights best-average, epoch 15: " in str(named).splitlines()[0]

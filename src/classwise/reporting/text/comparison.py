@@ -12,6 +12,7 @@ from classwise.reporting import formatting
 from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_sentences import PairFacts, comparison_warnings, decision
 from classwise.reporting.facts.comparison_tables import selected_phrase
+from classwise.reporting.facts.provenance import weights_name
 from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
@@ -34,6 +35,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
     yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
     yield legend(columns)
     yield _about(comparison)
+    yield from filter(None, (_weights(comparison),))
     if comparison.selected is not None:
         yield selected_phrase(comparison.selected, comparison.alpha, comparison.group).replace("\u00a0", " ")
     yield population(comparison.seeds)
@@ -57,6 +59,16 @@ def _about(comparison: Comparison) -> str:
     equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
     first = "; of equally low classes the first" if equal else ""
     return f"{level}: interval of the preceding number{lowest}{over}{first}"
+
+
+def _weights(comparison: Comparison) -> str:
+    """The weights of the methods, of several seeds the different ones; empty if they are not known."""
+    found = {
+        name: ", ".join(sorted({weights_name(audit.environment) for audit in audits} - {""}))
+        for name, audits in comparison.audits.items()
+    }
+    known = [f"{name} {weights}" for name, weights in found.items() if weights]
+    return f"weights: {'; '.join(known)}" if known else ""
 
 
 def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:

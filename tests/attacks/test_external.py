@@ -24,7 +24,6 @@ from classwise.threat.ball import Threat
 from tests.refusals import check_refused
 
 from .models import Linear, Small, images, labelled
-from .test_peers import peer
 
 
 def away(x: Tensor, y: Tensor) -> Tensor:
@@ -220,36 +219,6 @@ def test_an_audit_runs_it_from_a_spec_and_says_what_it_was() -> None:
     assert set(rows["backwards"]) == {3}
     assert float((rows["distance"] - 0.1).max()) <= 1e-6
     assert 0 < rows["correct"].mean() < 1
-
-
-def test_torchattacks() -> None:
-    torchattacks = peer("torchattacks")
-    model, x = Small(5).eval(), images(32)
-    attack = torchattacks.MIFGSM(model, eps=0.1, alpha=0.01, steps=7)
-    done = run(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.1))
-    assert float((done.x - attack(done.x0, done.y)).abs().max()) < 1e-6
-    assert set(done.forwards.tolist()) == {7 + 1}
-    assert set(done.backwards.tolist()) == {7}
-    with pytest.warns(UserWarning, match=r"MIFGSM has eps = 0\.1 and the threat 0\.05; its images are projected"):
-        smaller = run(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.05))
-    assert float((smaller.x - smaller.x0).abs().max()) <= 0.05 + 1e-6
-
-
-@pytest.mark.parametrize("given", [True, False], ids=["its own wrapped model", "ours"])
-def test_foolbox(given: bool) -> None:
-    foolbox = peer("foolbox")
-    model, x = Small(5).eval(), images(32)
-    attack = foolbox.attacks.LinfPGD(rel_stepsize=0.25, steps=6, random_start=False)
-    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
-    radii = torch.tensor([0.02, 0.1]).repeat(16)
-    y = model(x).argmax(1)
-    ours = ExternalAttack(attack=attack, model=wrapped if given else None)
-    result = cw.attack(model, x, y, ours, threat=Threat("Linf", radii), early_stop=False)
-    for radius in (0.02, 0.1):
-        of = radii == radius
-        _, expected, _ = attack(wrapped, x[of], y[of], epsilons=radius)
-        assert float((result[of] - expected).abs().max()) < 1e-6
-    assert bool((run(ours, model, x, Threat("Linf", 0.1)).backwards == 6).all())
 
 
 def test_ours_is_called_as_theirs_are() -> None:

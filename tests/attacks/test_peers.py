@@ -1,4 +1,4 @@
-"""Peers on the same model from the same start: the same images, wherever both compute the same thing."""
+"""Peers on the same model: the same images wherever both compute the same thing, else as many."""
 
 from __future__ import annotations
 
@@ -19,11 +19,17 @@ import classwise as cw
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox import square
 from classwise.attacks.blackbox.square import Square, _bump_pair, _Window
+from classwise.attacks.external import ExternalAttack
+from classwise.attacks.gradient.apgd import APGD, APGDDLR, APGDT
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.attacks.gradient.momentum import DIFGSM, MIFGSM
+from classwise.attacks.minimal.fab import FABTargeted
+from classwise.threat.ball import Norm, Threat
 from tests.documents import DOCS, blocks
 
 from .models import Small, images, labelled
+from .test_external import run as external
+from .test_minimal import finished
 
 
 def peer(name: str) -> Any:
@@ -150,3 +156,70 @@ def test_the_tutorial_for_users_of_torchattacks(tmp_path: Path, monkeypatch: pyt
     assert abs(first - second) < 2
     exec(compile(theirs, page.name, "exec"), space)
     assert space["audit"].by_attack.loc["all", "overall"] < space["audit"].by_attack.loc["clean", "overall"]
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.05), ("L2", 0.3)])
+def test_fab_t_finds_the_distances_that_torchattacks_finds(norm: Norm, epsilon: float) -> None:
+    """One target, from the image itself: the same arithmetic, so the same points up to rounding."""
+    torchattacks = peer("torchattacks")
+    model, x, y = labelled(Small(5).eval(), 0.2 + 0.6 * images(16))
+    theirs = torchattacks.FAB(model, norm=norm, eps=10.0, steps=20, n_restarts=1, n_classes=2, multi_targeted=True)
+    reached = theirs(x, y)
+    wrong = model(reached).argmax(1) != y
+    distance = Threat(norm, 1.0).distance(reached, x)[wrong].detach()
+    mine = finished(model, FABTargeted(steps=20, targets=1), Threat(norm, epsilon), x, y).records["minimal_distance"]
+    assert int(wrong.sum()) > 8
+    assert float((mine[wrong] / distance - 1).abs().median()) < 1e-3
+    assert float((mine[wrong] / distance).max()) < 1.02
+
+
+def test_torchattacks_as_an_external_attack() -> None:
+    torchattacks = peer("torchattacks")
+    model, x = Small(5).eval(), images(32)
+    attack = torchattacks.MIFGSM(model, eps=0.1, alpha=0.01, steps=7)
+    done = external(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.1))
+    assert float((done.x - attack(done.x0, done.y)).abs().max()) < 1e-6
+    assert set(done.forwards.tolist()) == {7 + 1}
+    assert set(done.backwards.tolist()) == {7}
+    with pytest.warns(UserWarning, match=r"MIFGSM has eps = 0\.1 and the threat 0\.05; its images are projected"):
+        smaller = external(ExternalAttack(attack=attack), model, x, Threat("Linf", 0.05))
+    assert float((smaller.x - smaller.x0).abs().max()) <= 0.05 + 1e-6
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["its own wrapped model", "ours"])
+def test_foolbox_as_an_external_attack(given: bool) -> None:
+    foolbox = peer("foolbox")
+    model, x = Small(5).eval(), images(32)
+    attack = foolbox.attacks.LinfPGD(rel_stepsize=0.25, steps=6, random_start=False)
+    wrapped = foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu")
+    radii = torch.tensor([0.02, 0.1]).repeat(16)
+    y = model(x).argmax(1)
+    ours = ExternalAttack(attack=attack, model=wrapped if given else None)
+    result = cw.attack(model, x, y, ours, threat=Threat("Linf", radii), early_stop=False)
+    for radius in (0.02, 0.1):
+        of = radii == radius
+        _, expected, _ = attack(wrapped, x[of], y[of], epsilons=radius)
+        assert float((result[of] - expected).abs().max()) < 1e-6
+    assert bool((external(ours, model, x, Threat("Linf", 0.1)).backwards == 6).all())
+
+
+@pytest.mark.filterwarnings("ignore:the (targeted )?difference of logits ratio needs")
+@pytest.mark.filterwarnings("ignore:there are .* points with zero gradient")
+@pytest.mark.parametrize("kind", ["ce", "dlr", "t"])
+@pytest.mark.parametrize(("norm", "epsilon", "spread"), [("Linf", 0.03, 1), ("L2", 0.12, 1), ("L1", 0.8, 4)])
+def test_the_reference_breaks_as_many(kind: str, norm: Norm, epsilon: float, spread: int) -> None:
+    """Of 100 images, as many within the spread that the seeds of either have on this model."""
+    theirs = peer("pyautoattack.autopgd_base")
+    model, x, y = labelled(Small(6).eval(), images(100, side=6))
+    mine = {"ce": APGD(steps=30), "dlr": APGDDLR(steps=30), "t": APGDT(steps=30)}[kind]
+    options = {"n_iter": 30, "norm": norm, "eps": epsilon, "use_largereps": norm == "L1", "device": "cpu"}
+    if kind == "t":
+        attack = theirs.APGDAttack_targeted(model, n_target_classes=5, **options)
+    else:
+        attack = theirs.APGDAttack(model, loss=kind, **options)
+    is_robust = [
+        float((model(result).argmax(1) == y).sum())
+        for result in (cw.attack(model, x, y, mine, threat=Threat(norm, epsilon)), attack.perturb(x, y))
+    ]
+    assert 10 < is_robust[1] < 90
+    assert abs(is_robust[0] - is_robust[1]) <= spread

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,7 @@ def test_settings_of_the_process_last_until_the_last_thread_has_left(first: int)
         assert state() == before
 
 
+@functools.cache
 def network() -> nn.Module:
     """A trained network with batch normalisation."""
     torch.manual_seed(0)
@@ -89,14 +91,13 @@ def network() -> nn.Module:
     return model.eval()
 
 
-MODEL = network()
 DATA = cw.load_data("digits", split="test", subset=40)
 THREAT = "Linf:0.1"
 SMALL = {"model.name": "small-cnn", "model.width": 0.1, "data.subset": 60, "data.validation": 0.2}
 
 
 def audited(*attacks: str) -> list[Any]:
-    audit = cw.audit(MODEL, DATA, THREAT, list(attacks), guards="full")
+    audit = cw.audit(network(), DATA, THREAT, list(attacks), guards="full")
     margins = audit.outcomes.frame["margin"].tolist()
     return [audit.by_class.to_numpy().tolist(), margins, sorted(warning.name for warning in audit.warnings)]
 
@@ -131,27 +132,36 @@ def trained(folder: Path) -> list[Any]:
 CALLS: dict[str, Callable[[Path], Any]] = {
     "audit by gradients": lambda _: audited("pgd:steps=3", "apgd-dlr:steps=3", "fab:steps=2"),
     "audit without": lambda _: audited("square:steps=5"),
-    "audit of a stream": lambda _: cw.audit(MODEL, [(DATA.pixels(), DATA.y)], THREAT, "fgsm").by_class["all"].tolist(),
-    "curve": lambda _: cw.robustness_curve(MODEL, DATA, attacks="fgsm", highest=0.2, rounds=2).frame["low"].tolist(),
-    "worst class": lambda _: (
-        cw.find_worst_class(MODEL, DATA, THREAT, ["fgsm", "cw:steps=2"], tolerance=0.1).by_class["estimate"].tolist()
+    "audit of a stream": lambda _: (
+        cw.audit(network(), [(DATA.pixels(), DATA.y)], THREAT, "fgsm").by_class["all"].tolist()
     ),
-    "attack": lambda _: cw.attack(MODEL, DATA.pixels(), DATA.y, "mifgsm:steps=3", threat="L2:0.5").tolist(),
+    "curve": lambda _: (
+        cw.robustness_curve(network(), DATA, attacks="fgsm", highest=0.2, rounds=2).frame["low"].tolist()
+    ),
+    "worst class": lambda _: (
+        cw.find_worst_class(network(), DATA, THREAT, ["fgsm", "cw:steps=2"], tolerance=0.1)
+        .by_class["estimate"]
+        .tolist()
+    ),
+    "attack": lambda _: cw.attack(network(), DATA.pixels(), DATA.y, "mifgsm:steps=3", threat="L2:0.5").tolist(),
     "AutoAttack": lambda _: (
-        AutoAttack(MODEL, eps=0.1, version="custom", attacks_to_run=["apgd-ce"], verbose=False)
+        AutoAttack(network(), eps=0.1, version="custom", attacks_to_run=["apgd-ce"], verbose=False)
         .run_standard_evaluation(DATA.pixels(), DATA.y)
         .tolist()
     ),
-    "estimate": lambda _: estimate(MODEL, DATA, THREAT, "pgd:steps=5").forwards,
+    "estimate": lambda _: estimate(network(), DATA, THREAT, "pgd:steps=5").forwards,
     "corruptions": lambda _: corrupt(DATA, "elastic_transform", 3).pixels().tolist(),
     "audits of corruptions": lambda _: (
-        audit_corruptions(MODEL, DATA, corruptions=["fog", "gaussian_noise"], severities=[2]).table().iloc[0].tolist()
+        audit_corruptions(network(), DATA, corruptions=["fog", "gaussian_noise"], severities=[2])
+        .table()
+        .iloc[0]
+        .tolist()
     ),
     "loading": loaded,
     "training": trained,
     "MAITE": lambda _: [
-        [image.tolist() for image in to_model(MODEL)([DATA.pixels()[0].numpy()])],
-        [image.tolist() for image in AttackAugmentation(MODEL, "fgsm", THREAT)(batch())[0]],
+        [image.tolist() for image in to_model(network())([DATA.pixels()[0].numpy()])],
+        [image.tolist() for image in AttackAugmentation(network(), "fgsm", THREAT)(batch())[0]],
     ],
     "loss": losses,
 }
@@ -164,21 +174,37 @@ def usual(call: str) -> Any:
         return CALLS[call](Path(folder))
 
 
-FAST = ("autocast in bfloat16", "bfloat16 by default", "inference_mode")
-"""The states of the fast tests."""
+@contextlib.contextmanager
+def all_at_once() -> Iterator[None]:
+    """Inference mode, autocast, another data type, anomaly detection, less precision, and warnings."""
+    chosen = "inference_mode", "autocast in bfloat16", "bfloat16 by default", "anomaly detection"
+    with contextlib.ExitStack() as stack:
+        for name in (*chosen, "medium precision", "deterministic warnings"):
+            stack.enter_context(STATES[name]())
+        yield
+
+
+def check_same_numbers(call: str, around: AbstractContextManager[Any], folder: Path) -> None:
+    expected = usual(call)
+    with around:
+        before = state()
+        assert CALLS[call](folder) == expected
+        assert state() == before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.parametrize("call", CALLS)
+def test_a_public_function_gives_the_same_numbers(call: str, tmp_path: Path) -> None:
+    check_same_numbers(call, all_at_once(), tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in STATES]
-)
-def test_a_public_function_gives_the_same_numbers(name: str, call: str, tmp_path: Path) -> None:
-    expected = usual(call)
-    with STATES[name]():
-        before = state()
-        assert CALLS[call](tmp_path) == expected
-        assert state() == before
+@pytest.mark.parametrize("call", ["attack", "loss", "loading"])
+@pytest.mark.parametrize("name", STATES)
+def test_every_state_by_itself(name: str, call: str, tmp_path: Path) -> None:
+    """Of short calls; ``make test-hostile`` runs commands in each."""
+    check_same_numbers(call, STATES[name](), tmp_path)
 
 
 def test_code_of_a_model_that_changes_the_state_does_not_change_the_audit(

@@ -291,10 +291,11 @@ def test_the_smallest_loss_of_several_runs_and_of_other_conditions() -> None:
 @given(rows(), st.fractions(0, 1), st.sampled_from(["", ".low"]), st.sampled_from(["<", "<="]))
 def test_a_limit_on_the_worst_class_is_one_on_each(rows: Rows, limit: Fraction, end: str, comparison: str) -> None:
     threshold = Threshold.parse(f"worst(pgd){end} {comparison} {rational_text(limit)}")
-    parts = threshold.parts(audit(rows)).values()
+    result = audit(rows)
+    parts = threshold.parts(result).values()
     assert len(parts) == sum(any(row) for row in rows)
-    assert any(part.holds(audit(rows)) for part in parts) == threshold.holds(audit(rows))
-    assert min(part.value(audit(rows)) for part in parts) == pytest.approx(threshold.value(audit(rows)))
+    assert any(part.holds(result) for part in parts) == threshold.holds(result)
+    assert min(part.value(result) for part in parts) == pytest.approx(threshold.value(result))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))

@@ -371,6 +371,7 @@ def test_the_best_of_three_is_named_only_at_the_level_of_two_comparisons() -> No
             ]
             two, three = (dict(zip(METHODS, audits[:number], strict=False)) for number in (2, 3))
             found = [comparison_context(compare(methods))["headline"].before for methods in (two, three)]
+            break
     assert found == [
         "at has the highest worst-class accuracy: ",
         "No worst-class accuracy is significantly above all others; the highest of 3 is ",

@@ -96,7 +96,7 @@ def test_the_intervals_cover_over_all_orders(hits: tuple[int, ...]) -> None:
     assert (fails <= alpha * len(orders)).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0, 0.4), st.sampled_from([0.002, 0.02, 0.1]))
 def test_properties_of_every_sample(seed: int, rate: float, settle: float) -> None:
     survivors, truth = population([30, 12, 0, 3], [50, 50, 10, 3], seed, rate)

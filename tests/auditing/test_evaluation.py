@@ -151,6 +151,7 @@ assert "`noise` | `--noise`" in evaluation()
 """
 
 
+@pytest.mark.slow
 def test_a_new_option_is_one_entry() -> None:
     """Of the declaration: then functions, command, plan, record, report, comparison and reference page have it."""
     code = f"NEW = {NEW!r}\n{USE}"

@@ -502,6 +502,7 @@ def test_the_pixels_are_standardised_with_the_usual_scale_of_the_data() -> None:
 CHECKPOINT = ROOT / "checkpoints" / "fashion-mnist-at.safetensors"
 
 
+@pytest.mark.slow
 def test_a_trained_robust_model_trips_none() -> None:
     try:
         data = load_data("fashion-mnist", split="test", subset=64, download=False)

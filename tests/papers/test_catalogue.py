@@ -133,6 +133,7 @@ def _with_entry(folder: Path, entry: str, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(catalogue, name, functools.cache(getattr(catalogue, name).__wrapped__))
 
 
+@pytest.mark.slow
 def test_an_entry_adds_an_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An experiment with other parameters needs nothing else to be listed, to run, and to be shown."""
     _with_entry(tmp_path, ENTRY, monkeypatch)

@@ -77,6 +77,7 @@ class _Totals(Experiment, trainings={"AT": Training(recipe="at")}):
         return Findings(tables=[Table("Total", ("", "", ""), [Row("", cells)])], tests=[test], measurements=[measured])
 
 
+@pytest.mark.slow
 def test_medium_scale_evaluates_the_selected_and_the_last_weights(tmp_path: Path) -> None:
     """Of each of three trainings, unless the experiment names the weights; also where both are the same epoch."""
     small = medium(dataclasses.replace(SMOKE, name="full")).with_overrides(epochs=4, selection="three-quarters")

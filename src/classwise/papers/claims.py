@@ -105,7 +105,8 @@ class Test(Tested):
         lowest = min(range(len(full)), key=lambda place: full[place].low)
         if full[lowest].low > 0:
             return "supported", lowest, 1
-        shared = [self.estimate(place, level / len(full)) for place in range(len(full))]
+        alone = len(full) == 1
+        shared = full if alone else [self.estimate(place, level / len(full)) for place in range(len(full))]
         refuting = min(range(len(full)), key=lambda place: shared[place].high)
         if shared[refuting].high < 0 or self.exact:
             return "contradicted", refuting, len(full)

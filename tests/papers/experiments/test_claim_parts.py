@@ -432,6 +432,8 @@ def test_no_experiment_judges_classes_without_the_preconditions(
     smoke: Smoke, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the models of the smoke scale, with more images required than there are."""
+    if not {verdict.claim for verdict in smoke.results[name].verdicts if verdict.estimand} - OTHER_CLAIMS:
+        return  # it judges none of them with fewer images either
     monkeypatch.setattr(protocol, "EXEMPT", ())
     monkeypatch.setattr(protocol, "LEAST_IMAGES", 10**6)
     found = experiment(name)

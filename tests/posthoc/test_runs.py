@@ -61,7 +61,7 @@ def test_the_constants_are_the_sum_over_rounds(run: Run, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
     before = {name: value.clone() for name, value in run.model("last").state_dict().items()}
-    found = adjust_logits(run, which="last", attack=ATTACK, folds=0)
+    found = adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], folds=0)
     assert found.path == run.path / "checkpoints" / "adjusted.safetensors"
     assert "adjusted" in run.saved_weights()
     assert run.default_weights() != "adjusted"
@@ -71,7 +71,7 @@ def test_the_saved_model_is_the_original_plus_the_constants(run: Run) -> None:
         assert torch.allclose(run.model("adjusted")(x), load_model(found.path)(x))
     assert all(torch.equal(value, before[name]) for name, value in run.model("last").state_dict().items())
     again = found.path.read_bytes()
-    adjust_logits(run, which="last", attack=ATTACK, folds=0)
+    adjust_logits(run, which="last", attack=ATTACK, rates=[0.3], folds=0)
     assert found.path.read_bytes() == again
 
 
@@ -79,7 +79,7 @@ def test_images_passed_to_the_run_and_classes_without_validation_images(tmp_path
     images = load_data("digits", split="train", subset=200, seed=0)
     few = images.take((images.y < 3).nonzero().squeeze(1))  # ten names, three of them with images
     own = train("at", budget="short", out=tmp_path / "run", data=few, overrides=STAGE | {"epochs": 1})
-    found = adjust_logits(own, data=few, attack=ATTACK)
+    found = adjust_logits(own, data=few, attack=ATTACK, rates=[0.3], folds=2)
     assert found.constants[3:].eq(0).all()
     assert found.rounds.query("label >= 3")["robust"].isna().all()
     assert bool(found.constants.isfinite().all())
@@ -197,8 +197,8 @@ def test_the_first_of_ties_is_selected(tuned: Run) -> None:
 
 
 def test_logit_adjustment_continues_from_the_interpolated_weights(tuned: Run) -> None:
-    mixed = interpolate_weights(tuned, attack=ATTACK)
-    found = adjust_logits(tuned, which="interpolated", attack=ATTACK)
+    mixed = interpolate_weights(tuned, shares=[0.5], attack=ATTACK)
+    found = adjust_logits(tuned, which="interpolated", attack=ATTACK, rates=[0.3], folds=0)
     x = torch.rand(8, 1, 8, 8)
     assert mixed.path is not None
     assert found.path is not None

@@ -203,6 +203,7 @@ def test_options_named_in_sentences_exist() -> None:
 
 
 SMALLER = {
+    "apgd-ce:eot_iter=4": "apgd-ce:steps=2,eot_iter=2",
     "autoattack": "pgd:steps=1",
     "checkpoint_epochs=[10, 20, 30]": "checkpoint_epochs=[1]",
     "cifar10": "digits",
@@ -210,7 +211,11 @@ SMALLER = {
     "data.imbalance=50": "data.imbalance=3",
     "docs/results/papers": "runs/papers",
     "kdd21/T3": "cfa23/F1",
+    "long=pgd:steps=50": "long=pgd:steps=3",
+    "mine:FocalPGD:gamma=1,steps=50": "mine:FocalPGD:gamma=1,steps=2",
     "small": "smoke",
+    "square": "square:steps=2",
+    "square:steps=50,eot_iter=4": "square:steps=2,eot_iter=2",
     "runs/epochs/checkpoints/epoch-20.safetensors": "runs/epochs/checkpoints/epoch-1.safetensors",
     "size=64": "size=16",
 }
@@ -275,7 +280,11 @@ def on_digits(command: Command) -> list[str]:
     if name == "corruptions":
         few = [] if "--corruption" in rest else ["--corruption=fog", "--severity=1", "--out=corruptions"]
         return [name, *rest, *few, "--subset=20"]
-    return [name, *rest, *attack] if name in ("interpolate-weights", "adjust-logits") else [name, *rest]
+    if name == "plan":  # at a number of images, rather than search for one
+        return [name, *rest, *([] if "--images" in rest else ["--images=100"])]
+    if name in ("interpolate-weights", "adjust-logits"):
+        return [name, *rest, *attack, "--folds=0" if name == "adjust-logits" else "--shares=0,0.5"]
+    return [name, *rest]
 
 
 def write_photos(folder: Path) -> None:

@@ -84,9 +84,9 @@ def test_family_wise_error_rate_of_true_nulls() -> None:
     random = np.random.default_rng(1)
     found = [
         any(verdict.answer != "inconclusive" for verdict in evaluate([claim(float(v)) for v in random.normal(size=5)]))
-        for _ in range(300)
+        for _ in range(150)
     ]
-    assert np.mean(found) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+    assert np.mean(found) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 150)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_untested_claims_give_the_reason() -> None:
 def test_joint_correction_equals_one_evaluation() -> None:
     """Correcting the verdicts of single items jointly equals evaluating all of their claims at once."""
     random = np.random.default_rng(2)
-    for _ in range(40):
+    for _ in range(10):
         tests = [claim(float(value)) for value in random.normal(0, 2.5, size=7)]
         single = [verdict for test in tests for verdict in evaluate([test])]
         whole = evaluate(tests)

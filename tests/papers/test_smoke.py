@@ -135,8 +135,8 @@ def test_pages(smoke: Smoke, paper: str, tmp_path: Path) -> None:
     if paper == "cfa23":
         assert "<svg" in text
         assert "beta of TRADES" in text
-    (bare,) = write_pages([paper], None, tmp_path)
-    assert 'id="claims"' not in bare.read_text(encoding="utf-8")
+        (bare,) = write_pages([paper], None, tmp_path)
+        assert 'id="claims"' not in bare.read_text(encoding="utf-8")
 
 
 COMMITTED = Path(__file__).parents[2] / "docs/results/papers/results"

@@ -466,7 +466,7 @@ def test_constraint_relaxation_alone_is_no_verdict_on_masked_gradients(tmp_path:
     masked = run(model=Wrapped(rippled), threat="Linf:0.04", attacks=["cr:restarts=1"])
     assert {"no-black-box", "random-noise"} <= {warning.name for warning in masked.warnings}
     assert "The guard no-black-box has a warning." in lacking_guards(policy, masked.warnings, masked.guards)
-    both = run(model=Wrapped(rippled), threat="Linf:0.04", attacks=["cr:restarts=1", "square:steps=1000"], guards="off")
+    both = run(model=Wrapped(rippled), threat="Linf:0.04", attacks=["cr:restarts=1", "square:steps=300"], guards="off")
     assert both.by_attack["overall"]["cr"] - both.by_attack["overall"]["all"] > 0.15
     data = Images(sound().x, sound().y, sound().class_names, "toy", "test")
     plain = run(attacks=["cr:restarts=1"], data=data)

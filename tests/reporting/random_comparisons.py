@@ -40,7 +40,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 METHODS = ("at", "cfa", "dafa")
-QUICK = settings(max_examples=12, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=8, phases=[Phase.generate], deadline=None, suppress_health_check=list(HealthCheck))
 WARNINGS = (
     AuditWarning("zero-gradients", "Half of the gradients are zero.", 0.5),
     AuditWarning("few-images", "A class has 3 images.", 3.0),

@@ -30,6 +30,8 @@ from classwise.reporting.pages.audit import audit_page
 from tests.auditing import toys
 from tests.refusals import check_refused
 
+pytestmark = pytest.mark.filterwarnings("ignore:the .*difference of logits ratio")
+
 NAMES = [f"class {label}" for label in range(5)]
 DATA = toys.images(60, classes=3, strength=(0.03, 0.05, 0.08))
 WIDE = cw.Images(DATA.x, DATA.y, NAMES, "toy")
@@ -56,7 +58,6 @@ def audited(model: nn.Module, data: cw.Images, attacks: Any = ("pgd:steps=3",), 
     return cw.audit(model, data, "Linf:0.03", attacks, batch_size=32, **({"guards": "off"} | options))
 
 
-@pytest.mark.filterwarnings("ignore:the .*difference of logits ratio")
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_treats_excluded_classes_as_absent(attack: str) -> None:
     selected, masked, one = SelectedLogits(toys.model(5, 2.0), [0, 1, 2]), Masked([3, 4]), Masked([1, 2, 3, 4])

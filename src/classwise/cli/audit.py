@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import classwise as cw
-from classwise.auditing.evaluation.evaluation import FLAGS
+from classwise.auditing.evaluation.evaluation import FLAGS, Evaluation
 from classwise.cli import console
 from classwise.cli.builds import NOT_AS_REQUIRED, BuildOptions, lacking_now
 from classwise.cli.cluster import ClusterOptions
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from classwise.auditing.criteria.policy import Policy
     from classwise.auditing.criteria.thresholds import Threshold
-    from classwise.auditing.evaluation.evaluation import Evaluation
     from classwise.core.compute.rates import Rates
     from classwise.data.stream import Stream
 

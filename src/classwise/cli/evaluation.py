@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 import classwise as cw
 from classwise.auditing.evaluation.evaluation import FLAGS, Evaluation
-
-if TYPE_CHECKING:
-    from classwise.auditing.evaluation.option import Flag, Option
+from classwise.auditing.evaluation.option import Flag, Option
 
 COMPUTED = ("attacks", "seed", "unique", "batch_size", "precision", "device")
 """The options of every command that attacks a model."""

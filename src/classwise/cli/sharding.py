@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,8 +16,6 @@ from classwise.cli.options import check_device
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from classwise.auditing.run.plan import Plan
     from classwise.cli.cluster import ClusterOptions
 

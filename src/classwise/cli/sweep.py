@@ -18,7 +18,7 @@ from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
 from classwise.cli.options import Device, Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
 from classwise.cli.report import ExportOptions
-from classwise.core.errors import ClasswiseError, IncompleteError, quoted
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, quoted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -254,7 +254,6 @@ def _table(cells: Sequence[CellStatus]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    from classwise.core.errors import printable
     from classwise.sweeps.status import counts_text
 
     order = ("running", "failed", "killed", "stopped", "queued", "finished")

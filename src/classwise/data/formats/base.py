@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.reading import check_regular
+from classwise.core.files.reading import check_regular, read_text
 from classwise.core.settings import limits
 from classwise.data.encoded import EncodedImages
 from classwise.data.images import Images
@@ -83,6 +83,11 @@ def visible(folder: Path, pattern: str) -> list[Path]:
     """The files and folders below a folder that match a pattern, sorted, without hidden ones."""
     found = (path for path in folder.glob(pattern) if not any(map(is_hidden, path.relative_to(folder).parts)))
     return sorted(found)
+
+
+def words_of(file: Path) -> list[str] | None:
+    """The words of a small text file, such as class names; None if there is no such file."""
+    return read_text(file).split() if file.is_file() else None
 
 
 def begins_with(path: Path, magic: bytes) -> bool:

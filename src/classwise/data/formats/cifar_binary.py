@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.reading import read_text
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, read_bytes, split_of_file
+from classwise.data.formats.base import Format, read_bytes, split_of_file, words_of
 from classwise.data.images import Column, Images
 
 _PIXELS = 3 * 32 * 32
@@ -52,13 +51,13 @@ class CifarBinary(Format):
         hundred = labels.shape[1] == 2
         columns = {}
         if hundred:
-            names = _names(folder / "coarse_label_names.txt")
+            names = words_of(folder / "coarse_label_names.txt")
             numbers = tuple(str(number) for number in range(int(labels[:, 0].max()) + 1))
-            columns["coarse_label"] = Column(torch.from_numpy(labels[:, 0].copy()), names or numbers)
+            columns["coarse_label"] = Column(torch.from_numpy(labels[:, 0].copy()), tuple(names or numbers))
         return Images(
             torch.from_numpy(values[:, -_PIXELS:].reshape(-1, 3, 32, 32).copy()),
             torch.from_numpy(labels[:, -1].copy()),
-            _names(folder / ("fine_label_names.txt" if hundred else "batches.meta.txt")),
+            words_of(folder / ("fine_label_names.txt" if hundred else "batches.meta.txt")),
             name=path.stem,
             split=split if path.is_dir() else split_of_file(path),
             columns=columns,
@@ -84,7 +83,3 @@ def _records(file: Path) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
             f"{file} has {values.size} bytes, not complete records of CIFAR-10 or CIFAR-100; download it again"
         )
     return values.reshape(-1, count + _PIXELS)
-
-
-def _names(file: Path) -> tuple[str, ...] | None:
-    return tuple(read_text(file).split()) if file.is_file() else None

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError
-from classwise.core.files.reading import read_text
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, read_bytes
+from classwise.data.formats.base import Format, read_bytes, words_of
 from classwise.data.images import Images
 
 SIDE = 96
@@ -52,9 +51,4 @@ class Stl10Binary(Format):
                 f"{folder / f'{part}_y.bin'} has {labels.size} labels for {count} images; download both again"
             )
         x = torch.from_numpy(pixels.reshape(count, 3, SIDE, SIDE)).transpose(2, 3).contiguous()
-        return Images(x, labels, _names(folder), name=path.stem, split=part)
-
-
-def _names(folder: Path) -> list[str] | None:
-    file = folder / "class_names.txt"
-    return read_text(file).split() if file.is_file() else None
+        return Images(x, labels, words_of(folder / "class_names.txt"), name=path.stem, split=part)

@@ -10,7 +10,7 @@ from torch import Tensor
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.reading import read_text
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format
+from classwise.data.formats.base import Format, words_of
 from classwise.data.formats.folder import image_files, subfolders
 from classwise.data.image_files import Decoder, stack
 from classwise.data.image_names import relative_names
@@ -51,7 +51,7 @@ class TinyImageNetFolder(Format):
             labelled = [(file, subfolder.name) for subfolder in subfolders(folder) for file in image_files(subfolder)]
         if not labelled:
             raise ClasswiseError(f"{folder} has no images")
-        ids = sorted({identity for _, identity in labelled} | set(_listed(path / "wnids.txt")))
+        ids = sorted({identity for _, identity in labelled} | set(words_of(path / "wnids.txt") or ()))
         numbers = {identity: number for number, identity in enumerate(ids)}
         decode = Decoder()
         x = stack((str(file), decode(file, str(file))) for file, _ in labelled)
@@ -78,10 +78,6 @@ def _annotated(folder: Path) -> list[tuple[Path, str]]:
                 f"{folder / _ANNOTATIONS}, line {number}: {row[0]!r} is not the name of a file in the folder images"
             )
     return [(folder / "images" / row[0], row[1]) for row in rows]
-
-
-def _listed(file: Path) -> list[str]:
-    return read_text(file).split() if file.is_file() else []
 
 
 def _words(file: Path) -> dict[str, str]:

@@ -78,11 +78,13 @@ def fit_arguments(
         ClasswiseError: for options that do not apply to a run, a model without ``--data`` or ``--out``, or as
             `ModelSource.load` and `load_data`.
     """
+    from classwise.models.loading.references import is_stored
+
     threat = threat_of(getattr(asked, "threat", None), None)
     options: dict[str, Any] = {name: value for name, value in asked.options.items() if value is not None}
     options |= {} if seed is None else {"seed": seed}
     run = Path(model.model)
-    if _is_folder_of_weights(model.model) and (data.data is None or (run / "recipe.yaml").is_file()):
+    if is_stored(model.model) and run.is_dir() and (data.data is None or (run / "recipe.yaml").is_file()):
         _refuse(run, model, data)
         return FitArguments(run, None, threat, options, "the validation split")
     if out is None:
@@ -93,17 +95,6 @@ def fit_arguments(
     images = cw.load_data(source, seed=seed or 0, **settings)
     network = model.load(images, str(options.get("device", "cpu")))
     return FitArguments(network, images, threat, options, f"{len(images):,} images of the fit")
-
-
-def _is_folder_of_weights(model: str) -> bool:
-    """Whether the model is a folder that exists.
-
-    Raises:
-        ClasswiseError: for a path or a name of nothing.
-    """
-    from classwise.models.loading.references import is_stored
-
-    return is_stored(model) and Path(model).is_dir()
 
 
 def _refuse(run: Path, *groups: ModelSource | FitSource) -> None:

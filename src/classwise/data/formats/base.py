@@ -85,6 +85,11 @@ def visible(folder: Path, pattern: str) -> list[Path]:
     return sorted(found)
 
 
+def decoded(value: object) -> str:
+    """A text, or bytes in UTF-8 as text, whose invalid ones are replaced."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def words_of(file: Path) -> list[str] | None:
     """The words of a small text file, such as class names; None if there is no such file."""
     return read_text(file).split() if file.is_file() else None

@@ -14,7 +14,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, begins_with, split_of_file
+from classwise.data.formats.base import Format, begins_with, decoded, split_of_file
 from classwise.data.image_names import text_of
 from classwise.data.images import Column, Images
 
@@ -97,11 +97,7 @@ def read_pickle(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise ClasswiseError(f"{path} contains {type(content).__name__}, expected a dictionary")
-    return {_text(key): value for key, value in content.items() if isinstance(key, bytes | str)}
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return {decoded(key): value for key, value in content.items() if isinstance(key, bytes | str)}
 
 
 @configurable
@@ -189,5 +185,5 @@ def _names(folder: Path, key: str) -> tuple[str, ...] | None:
         if (folder / name).is_file():
             names = read_pickle(folder / name).get(key)
             if isinstance(names, list) and all(isinstance(value, bytes | str) for value in names):
-                return tuple(_text(value) for value in names)
+                return tuple(decoded(value) for value in names)
     return None

@@ -14,7 +14,7 @@ import numpy as np
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import Format, split_of_file
+from classwise.data.formats.base import Format, decoded, split_of_file
 from classwise.data.image_names import text_of
 from classwise.data.images import Images
 from classwise.data.labels import Classes, encode_labels, log_empty_classes
@@ -82,7 +82,7 @@ class Npz(Format):
                 if names is None and by_split and y.dtype.kind in "US" and self.classes is None:
                     keys = [key for key in archive if key.rpartition("_")[0] in _LABELS]
                     names = sorted(
-                        {_decoded(label) for key in keys for label in np.unique(_array(archive, key, path)).tolist()}
+                        {decoded(label) for key in keys for label in np.unique(_array(archive, key, path)).tolist()}
                     )
         except ClasswiseError:
             raise
@@ -152,10 +152,6 @@ def _image_names(archive: Any, shape: tuple[int, ...], split: str, path: Path) -
     return None
 
 
-def _decoded(name: object) -> str:
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-
-
 def _class_names(archive: Any, path: Path) -> list[str]:
     """The class names, an array of strings (N,)."""
     names = _array(archive, "class_names", path)
@@ -163,4 +159,4 @@ def _class_names(archive: Any, path: Path) -> list[str]:
         raise ClasswiseError(
             f"{path}: 'class_names' is {names.dtype} {names.shape}, expected strings (N,) of at most {_NAME} characters"
         )
-    return [_decoded(name) for name in names.tolist()]
+    return [decoded(name) for name in names.tolist()]

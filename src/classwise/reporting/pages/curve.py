@@ -21,7 +21,36 @@ from classwise.stats.counts import BoolArray, FloatArray
 
 def curve_page(curve: Curve) -> str:
     """Render the page of a robustness curve."""
-    return render("curve.html", _context(curve))
+    meta, unit, facts = curve.meta, radius_unit(curve)[1], CurveFacts.of(curve)
+    where = formatting.data_name(meta.data, meta.split)
+    span = f"0 to {facts.highest:.4g} ({unit}), bisected {formatting.counted(curve.rounds, 'time')}"
+    forward, backward = (f"{curve.frame[kind].sum():,} {kind[:-1]}" for kind in ("forwards", "backwards"))
+    headline = curve_headline(facts)
+    context = {
+        "title": f"{meta.model or curve.name}: {''.join(headline)}",
+        "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
+        "population": (
+            f"Intervals are {formatting.level(curve.alpha)} confidence intervals for new images of the same classes, "
+            "with the model fixed."
+        ),
+        "headline": headline,
+        "lead": lead(facts),
+        "figure": both_widths(radius_curves, curve),
+        "caption": (
+            "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
+            "accuracy never increases with the radius. The shaded area is the "
+            f"{formatting.lowest_interval_name(curve.alpha)}, at each radius."
+        ),
+        "radii": radius_table(curve).first(),
+        "search": search_sentence(facts),
+        "settings": search_settings(
+            meta,
+            curve.environment,
+            before=[("Search range", span)],
+            after=[("Passes", f"{forward} and {backward} passes of one image each")],
+        ),
+    }
+    return render("curve.html", context)
 
 
 def radius_note(curve: Curve) -> str:
@@ -151,38 +180,6 @@ def search_sentence(facts: CurveFacts) -> str:
         f"inside the brackets of at most {formatting.percent(facts.undecided)} of the images of a class. Robust radii "
         "are upper bounds: other attacks may succeed at smaller radii."
     )
-
-
-def _context(curve: Curve) -> dict[str, Any]:
-    meta, unit, facts = curve.meta, radius_unit(curve)[1], CurveFacts.of(curve)
-    where = formatting.data_name(meta.data, meta.split)
-    span = f"0 to {facts.highest:.4g} ({unit}), bisected {formatting.counted(curve.rounds, 'time')}"
-    forward, backward = (f"{curve.frame[kind].sum():,} {kind[:-1]}" for kind in ("forwards", "backwards"))
-    headline = curve_headline(facts)
-    return {
-        "title": f"{meta.model or curve.name}: {''.join(headline)}",
-        "over": [part for part in (meta.model, where, unit, formatting.counted(len(curve.frame), "image")) if part],
-        "population": (
-            f"Intervals are {formatting.level(curve.alpha)} confidence intervals for new images of the same classes, "
-            "with the model fixed."
-        ),
-        "headline": headline,
-        "lead": lead(facts),
-        "figure": both_widths(radius_curves, curve),
-        "caption": (
-            "An image's robust radius is below the smallest radius at which an adversarial example was found, so "
-            "accuracy never increases with the radius. The shaded area is the "
-            f"{formatting.lowest_interval_name(curve.alpha)}, at each radius."
-        ),
-        "radii": radius_table(curve).first(),
-        "search": search_sentence(facts),
-        "settings": search_settings(
-            meta,
-            curve.environment,
-            before=[("Search range", span)],
-            after=[("Passes", f"{forward} and {backward} passes of one image each")],
-        ),
-    }
 
 
 def _members(curve: Curve) -> Iterator[BoolArray]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from classwise.auditing.worst_class.result import WorstClass
 from classwise.reporting import formatting
 from classwise.reporting.facts.provenance import search_settings
@@ -16,17 +14,13 @@ from classwise.reporting.templating import both_widths, render
 
 def worst_class_page(result: WorstClass) -> str:
     """Render the page of a worst-class search: the result, its guarantee, all classes, and the cost."""
-    return render("worst-class.html", _context(result))
-
-
-def _context(result: WorstClass) -> dict[str, Any]:
     meta, verdict = result.meta, result.verdict
     where = formatting.data_name(meta.data, meta.split)
     finished = "yes" if verdict.settled else "no: the search was stopped before the classes were separated"
     over = ["classwise worst-class search", meta.model, where, meta.threat]
     headline = worst_class_headline(result)
     hidden = len(result.by_class) - MAX_ESTIMATES
-    return {
+    context = {
         "title": f"{meta.model or 'Worst class'}: {''.join(headline)}",
         "over": [*filter(None, over), formatting.counted(len(result.images), "image")],
         "headline": headline,
@@ -60,6 +54,7 @@ def _context(result: WorstClass) -> dict[str, Any]:
             after=[("Time", f"{result.seconds:.6g} s")],
         ),
     }
+    return render("worst-class.html", context)
 
 
 def worst_class_headline(result: WorstClass) -> Headline:

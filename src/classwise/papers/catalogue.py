@@ -353,11 +353,6 @@ def claim(name: str) -> Claim:
     return known[name]
 
 
-def same_claims(name: str) -> tuple[str, ...]:
-    """The claim itself, followed by equivalent claims of other papers."""
-    return (name, *(other for other, _ in _equivalent(name)))
-
-
 def _equivalent(name: str) -> list[tuple[str, str]]:
     """Equivalent claims of other papers, each with the equivalent part of it; empty for the whole claim."""
     pairs = (entry.partition(": ") for entry in claim(name).same_as)

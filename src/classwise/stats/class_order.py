@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
+from scipy import sparse, special
 
 from classwise.stats.confusion import confusion
 from classwise.stats.counts import BoolArray, FloatArray, IntArray
@@ -309,15 +309,9 @@ def _modes(labels: IntArray, predictions: IntArray, num_classes: int) -> IntArra
 
 
 def _cycles(order: IntArray) -> list[IntArray]:
-    """The cycles of a permutation that move classes."""
-    seen, cycles = np.zeros(len(order), dtype=np.bool_), []
-    for start in range(len(order)):
-        cycle: list[int] = []
-        label = start
-        while not seen[label]:
-            seen[label] = True
-            cycle.append(label)
-            label = int(order[label])
-        if len(cycle) > 1:
-            cycles.append(np.array(cycle))
-    return cycles
+    """The cycles of a permutation that move classes, each as ascending labels."""
+    from scipy.sparse import csgraph
+
+    index = np.arange(len(order))
+    cycle = csgraph.connected_components(sparse.coo_array((np.ones(len(order)), (index, order))))[1]
+    return [np.flatnonzero(cycle == number) for number in np.unique(cycle[order != index])]

@@ -349,8 +349,6 @@ def _range(counts: ClassCounts) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-FILLED_BINS = 4
-"""Number of ten-point intervals interpreted as a broad distribution."""
 RADII: Sequence[float] = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1)
 """Multiples of the radius of the scale: 0.25, 0.5, 1, 2 and 8 of 8/255, where a standard model has accuracy 0."""
 HALF = 0.5

@@ -17,7 +17,7 @@ FORMATS: Registry[Format] = Registry(
         "npz": "classwise.data.formats.npz:Npz",
         "idx": "classwise.data.formats.idx:Idx",
         "cifar": "classwise.data.formats.cifar:Cifar",
-        "cifar-binary": "classwise.data.formats.cifar_binary:CifarBinary",
+        "cifar-binary": "classwise.data.formats.cifar:CifarBinary",
         "cifar-c": "classwise.data.formats.cifar_c:CifarC",
         "mat": "classwise.data.formats.mat:Mat",
         "stl10-binary": "classwise.data.formats.stl10:Stl10Binary",

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from classwise.data.formats.cifar import Cifar
-from classwise.data.formats.cifar_binary import CifarBinary
+from classwise.data.formats.cifar import Cifar, CifarBinary
 from classwise.data.images import Images
 from classwise.data.sets.base import DataSet, Remote
 

@@ -22,7 +22,7 @@ from classwise.auditing.run.corruptions import audit_corruptions
 from classwise.auditing.run.cost import estimate
 from classwise.cli.evaluation import flags, written
 from classwise.core.settings.arguments import check
-from classwise.sweeps.audit_settings import read_audit
+from classwise.sweeps.settings import read_audit
 from tests.refusals import check_refused
 
 FUNCTIONS: list[Callable[..., Any]] = [

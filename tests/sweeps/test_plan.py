@@ -17,12 +17,12 @@ from PIL import Image
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
 from classwise.run import FUNCTIONS
-from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell, SweepFolder
 from classwise.sweeps.executors.local import Local
 from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.plan import Plan, label, read_recipe
+from classwise.sweeps.settings import AuditSettings
 from classwise.sweeps.status import cell_status
 from classwise.sweeps.tasks import record
 from tests.refusals import check_refused

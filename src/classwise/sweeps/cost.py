@@ -13,9 +13,9 @@ from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import Images
 from classwise.models import build_model, load_model
-from classwise.sweeps.audit_settings import AuditSettings
 from classwise.sweeps.cells import Cell
 from classwise.sweeps.plan import Plan, read_recipe
+from classwise.sweeps.settings import AuditSettings
 from classwise.training.cost import estimate_training
 from classwise.training.recipe import Recipe
 from classwise.training.setup import default_threat, network_spec, training_images

@@ -18,9 +18,8 @@ from classwise.core.errors import ClasswiseError, DataNotFoundError, did_you_mea
 from classwise.core.settings import limits
 from classwise.core.settings.config import Seed, build, configurable, read_yaml
 from classwise.data import DATA
-from classwise.sweeps.audit_settings import AuditSettings, build_audits, data_source
 from classwise.sweeps.cells import Cell, slug
-from classwise.sweeps.model_settings import Models, ModelSettings
+from classwise.sweeps.settings import AuditSettings, Models, ModelSettings, build_audits, data_source
 from classwise.training.folder import saved_names
 from classwise.training.recipe import Recipe
 from classwise.training.setup import training_images

@@ -12,8 +12,7 @@ from PIL import Image
 
 from classwise.data import DATA, Images, load_data, named_set, stream_data
 from classwise.data.sets.cifar import Cifar10
-from classwise.data.sets.imagenet import ImageNet
-from classwise.data.sets.imagenet_variants import ImageNetA, ImageNetR
+from classwise.data.sets.imagenet import ImageNet, ImageNetA, ImageNetR
 from tests.data.refusals import refused
 
 RANDOM = np.random.default_rng(0)

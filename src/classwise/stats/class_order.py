@@ -313,5 +313,6 @@ def _cycles(order: IntArray) -> list[IntArray]:
     from scipy.sparse import csgraph
 
     index = np.arange(len(order))
-    cycle = csgraph.connected_components(sparse.coo_array((np.ones(len(order)), (index, order))))[1]
+    moves = sparse.csr_array((np.ones(len(order)), (index, order)), shape=(len(order), len(order)))
+    cycle = csgraph.connected_components(moves)[1]
     return [np.flatnonzero(cycle == number) for number in np.unique(cycle[order != index])]

@@ -27,6 +27,7 @@ CENSUS = (
         "accuracy of a class, or any share",
         (
             "stats.intervals:proportion_interval",
+            "stats.intervals:proportion_estimate",
             "stats.intervals:class_intervals",
             "stats.intervals:wilson",
             "stats.intervals:clopper_pearson",

@@ -29,7 +29,7 @@ from classwise.papers.scales import NAMES as SCALES
 from classwise.papers.settings import measured_otherwise, printed_under
 from classwise.reporting import formatting
 from classwise.reporting.formatting import NONE, level, probability
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.stats import metrics
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
@@ -206,11 +206,11 @@ def summary_table(
         )
         low, high = float(np.nanmin(counts.accuracy)), float(np.nanmax(counts.accuracy))
         cells = [
-            percent_cell(overall),
+            share_cell(*overall),
             Cell(_printed(reported.get("tot"))),
             Cell(formatting.squared_percent(cv.value), formatting.squared_span(cv.low, cv.high)),
             Cell(_printed(reported.get("cv"))),
-            percent_cell(mcd),
+            share_cell(*mcd),
             Cell(_printed(reported.get("mcd"))),
             Cell(
                 formatting.listed([names[label] for label in _at(counts.accuracy, low)]), formatting.bare_percent(low)
@@ -236,14 +236,9 @@ def class_table(caption: str, ours: Mapping[str, ClassCounts], names: Sequence[s
     rows = []
     for name, counts in ours.items():
         ends = zip(counts.accuracy.tolist(), *(end.tolist() for end in class_intervals(counts)), strict=True)
-        rows.append(Row(name, [percent_cell(Estimate(*one)) for one in ends]))
+        rows.append(Row(name, [share_cell(*one) for one in ends]))
     note = "95 % confidence intervals for new images of the class with the model fixed."
     return Table(caption, ("row", *names), rows, note)
-
-
-def percent_cell(one: Estimate) -> Cell:
-    """Cell of a fraction in percent, with its interval in small print."""
-    return Cell(formatting.bare_percent(one.value), formatting.span(one.low, one.high))
 
 
 def estimate_cell(

@@ -136,6 +136,11 @@ def proportion_interval(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.0
     return Interval(*(np.where(normal, near, end) for near, end in zip(score, exact, strict=True)))
 
 
+def proportion_estimate(correct: float, count: float, alpha: float = 0.05) -> Estimate:
+    """One proportion with its `proportion_interval`; NaN without images."""
+    return Estimate(*(float(number) for number in (ratio(correct, count), *proportion_interval(correct, count, alpha))))
+
+
 @checked
 def lowest_interval(counts: ClassCounts, alpha: Level = 0.05, *, number: int = 1) -> tuple[float, float]:
     """Confidence interval of the lowest class accuracy, or of the mean of the ``number`` lowest class accuracies.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -61,14 +60,14 @@ from classwise.papers.interval_estimators import (
     wider,
 )
 from classwise.papers.scales import CIFAR, CLASSWISE, MNIST, SMALL, SMOKE, TIAN, Name, Scale, on_data_set
-from classwise.papers.tables import class_table, estimate_cell, percent_cell
+from classwise.papers.tables import class_table, estimate_cell
 from classwise.reporting import formatting
 from classwise.reporting.figures.gallery import GalleryRow, gallery
 from classwise.reporting.figures.lines import OVERALL, class_lines, line_chart
 from classwise.reporting.formatting import NONE, percent
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.intervals import Estimate, proportion_estimate
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.ranks import spearman
 from classwise.stats.stratified import sum_of_class_means
@@ -630,8 +629,7 @@ class HomingMatrix(_Homing):
         """Compute both matrices, and test claim C19 over all pairs."""
         matrices = homing_matrices(context)
         home, errors = int(matrices.homing.sum()), int(matrices.misclassified.sum())
-        low, high = (float(end) for end in proportion_interval(np.array(home), np.array(errors)))
-        share = Estimate(home / errors if errors else math.nan, low, high)
+        share = proportion_estimate(home, errors)
         beyond = matrices.difference()
         rows = [
             Row(
@@ -909,7 +907,7 @@ class BackgroundsAndStandardTraining(
         tables, rows = {}, []
         for name, trained in models.items():
             tables[name] = under_pgd(context, trained, images=test_images[name]).outcomes
-            cells = [percent_cell(overall_estimate(tables[name].counts("clean")))]
+            cells = [share_cell(*overall_estimate(tables[name].counts("clean")))]
             if name == "coloured":
                 inside = confused(tables[name], "clean").inside
                 assert inside is not None

@@ -84,7 +84,7 @@ from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
 from classwise.reporting.svg import Drawing
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, class_intervals, proportion_interval
+from classwise.stats.intervals import Estimate, class_intervals, proportion_estimate
 from classwise.stats.metrics import averages, discrepancy, lowest, variance
 from classwise.stats.stratified import class_mean, sum_of_class_means
 from classwise.training.folder import Run, epoch_weights
@@ -946,8 +946,7 @@ def pair_tables(
         rates = matrix / matrix.sum(axis=1, keepdims=True)
         mean_rate = Cell(f"{100 * rates[~np.eye(len(matrix), dtype=np.bool_)].mean():.1f}")
         for label, predicted in named:
-            low, high = proportion_interval(matrix[label, predicted], matrix[label].sum())
-            rate = estimate_cell(Estimate(float(rates[label, predicted]), float(low), float(high)))
+            rate = estimate_cell(proportion_estimate(matrix[label, predicted], matrix[label].sum()))
             rows.append(Row(f"{data}: {names[label]} as {names[predicted]}", [rate, mean_rate, Cell(printed[title])]))
     heads = ("class and prediction", "percent of the class", "mean of all pairs", "paper")
     note = "95 % confidence intervals for new images."

@@ -28,7 +28,7 @@ from classwise.papers.scales import CIFAR, CLASSWISE, DEFAULT_SCALES, FASHION, F
 from classwise.reporting.formatting import NONE
 from classwise.reporting.tables import Cell, Row, Table
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray
-from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.intervals import Estimate, proportion_estimate, proportion_interval
 from classwise.stats.resampling import halves
 from classwise.stats.stratified import sum_of_class_means
 from classwise.training import SCHEDULES
@@ -333,8 +333,7 @@ def proportion(where: BoolArray) -> Estimate:
     Args:
         where: (N,) bool.
     """
-    low, high = proportion_interval(where.sum(), len(where))
-    return Estimate(float(where.mean()), float(low), float(high))
+    return proportion_estimate(where.sum(), len(where))
 
 
 def mean(values: FloatArray, low: float = 0.0, high: float = 1.0) -> Estimate:

@@ -73,11 +73,11 @@ from classwise.papers.interval_estimators import (
     minus,
 )
 from classwise.papers.scales import CIFAR, Scale
-from classwise.papers.tables import class_table, elsewhere, estimate_cell, percent_cell, summary_table
+from classwise.papers.tables import class_table, elsewhere, estimate_cell, summary_table
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.formatting import NONE
 from classwise.reporting.palette import SERIES
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, Row, Table, share_cell
 from classwise.stats.counts import BoolArray, FloatArray
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.averages import overall_estimate
@@ -444,7 +444,7 @@ class LargeTemperatures(_Grid, scales=SPHERE_SCALES, trainings=HYPERSPHERE):
         rows, lines = [], []
         for (name, table), colour in zip(tables.items(), SERIES, strict=False):
             totals = [overall_estimate(table.counts(attack)) for attack in attacks]
-            rows.append(Row(name, [percent_cell(total) for total in totals]))
+            rows.append(Row(name, [share_cell(*total) for total in totals]))
             rows.append(Row(f"{name}, printed", [Cell(f"{printed[name][inverse]:g}") for inverse in temperatures]))
             lines.append(Series(name, temperatures, [total.value for total in totals], f"stroke-{colour}"))
         first, models = tables["HE"], list(tables)

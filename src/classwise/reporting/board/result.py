@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes.display import RichDisplay
 from classwise.core.files.csv_files import csv_text
-from classwise.core.files.json_values import json_text
+from classwise.core.files.json_values import json_text, json_value
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import Level, checked
@@ -147,9 +146,6 @@ def _rows(table: BoardTable) -> list[dict[str, Any]]:
 
 def _estimate(row: Mapping[Any, Any], name: str) -> dict[str, float | None] | None:
     """A measure with its interval; None where it is unknown, also as an end of the interval."""
-    value, low, high = (float(row[f"{name}{end}"]) for end in ("", "_low", "_high"))
-    finite = {
-        key: number if math.isfinite(number) else None
-        for key, number in (("value", value), ("low", low), ("high", high))
-    }
-    return None if finite["value"] is None else finite
+    ends = {"value": "", "low": "_low", "high": "_high"}
+    found: dict[str, float | None] = json_value({key: float(row[f"{name}{end}"]) for key, end in ends.items()})
+    return None if found["value"] is None else found

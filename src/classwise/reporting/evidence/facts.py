@@ -30,6 +30,7 @@ from classwise.auditing.run.audit_folder import ABOUT, read_about
 from classwise.auditing.run.requirements import lacking, lacking_guards
 from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.files.json_values import json_value
 from classwise.core.files.schema import SCHEMA_VERSIONS
 from classwise.core.settings.config import spec_text
 from classwise.core.settings.docstrings import docstring
@@ -465,13 +466,9 @@ def _proportions(counts: BoundedCounts, alpha: float) -> list[Proportion]:
             ends = (correct / n, (n - judged + correct) / n) if n else (None, None)
             rows.append({"n": n, "count": correct, "accuracy": None, "low": ends[0], "high": ends[1]})
             continue
-        accuracy, (least, most) = correct / n if n else None, (_number(end[label]) for end in (low, high))
+        accuracy, (least, most) = correct / n if n else None, (json_value(end[label]) for end in (low, high))
         rows.append({"n": n, "count": correct, "accuracy": accuracy, "low": least, "high": most})
     return rows
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _confusion(summary: AuditSummary) -> list[ConfusionFacts]:
@@ -560,8 +557,8 @@ def _criterion(audit: Audit, text: str, lacks: Sequence[str]) -> CriterionFacts:
         "status": check.status,
         "on_estimate": estimate,
         "at_end": None if math.isnan(end) else at_end,
-        "low": _number(basis.low),
-        "high": _number(basis.high),
+        "low": json_value(basis.low),
+        "high": json_value(basis.high),
         "n": basis.images,
         "correct": basis.correct,
         "detail": check.message,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -15,6 +14,7 @@ from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
 from classwise.auditing.worst_class.search import Finished
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.json_values import json_value
 from classwise.core.files.storage import MARKERS, ResultFolder
 
 Kind = Literal["curve", "worst-class search", "corruptions"]
@@ -87,15 +87,11 @@ def _audits_under_corruptions(path: Path) -> list[Path]:
     return sorted(file.parent for file in path.glob(f"*-[1-5]/{ABOUT}"))
 
 
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None
-
-
 def _of_curve(path: Path) -> Supplement:
     curve = Curve.load(path)
     rows: list[SupplementRow] = [
-        {"name": str(name), "n": int(row["n"]), "value": float(row["mean"]), "low": _number(row["mean_low"]),
-         "high": _number(row["mean_high"])}
+        {"name": str(name), "n": int(row["n"]), "value": float(row["mean"]), "low": json_value(row["mean_low"]),
+         "high": json_value(row["mean_high"])}
         for name, row in curve.summary.iterrows()
     ]  # fmt: skip
     meta = curve.meta
@@ -160,6 +156,5 @@ def _rows_of(audit: Audit) -> Iterator[SupplementRow]:
     counts = audit.counts()
     images = {"overall": int(row["n"]), "worst": int(counts.count[audit.group_names.index(row["worst_class"])])}
     for measure, name in (("overall", audit.name), ("worst", f"{audit.name}, lowest class: {row['worst_class']}")):
-        ends = (_number(row[f"{measure}_{end}"]) for end in ("low", "high"))
-        low, high = ends
+        low, high = (json_value(row[f"{measure}_{end}"]) for end in ("low", "high"))
         yield {"name": name, "n": images[measure], "value": float(row[measure]), "low": low, "high": high}

@@ -19,7 +19,7 @@ from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.figures.heatmap import Confusion
 from classwise.stats.confusion import confusion_rates, superclass_leakage
-from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.intervals import Estimate, proportion_estimate
 from classwise.stats.metrics import overall_micro
 from classwise.stats.metrics.asymmetry import asymmetry_estimate, max_asymmetry
 from classwise.stats.metrics.targets import target_share_estimate, target_shares
@@ -138,7 +138,7 @@ class AuditFacts:
         inside, chance, within = np.nan, np.nan, None
         if confusion.groups is not None and confusion.wrong:
             inside, chance = superclass_leakage(confusion.matrix, confusion.groups)
-            within = _share(round(inside * confusion.wrong), confusion.wrong, alpha)
+            within = proportion_estimate(round(inside * confusion.wrong), confusion.wrong, alpha)
         compared = summary.kind == "class" and confusion.wrong > 0 and isinstance(confusion.matrix, np.ndarray)
         return AuditFacts(
             kind=summary.kind,
@@ -200,7 +200,7 @@ def _misclassified(summary: AuditSummary) -> tuple[int, tuple[tuple[str, Estimat
     row[label] = 0
     predicted = [int(other) for other in np.argsort(-row, kind="stable") if row[other]]
     return images, tuple(
-        (confusion.names[other], _share(int(row[other]), images, summary.alpha)) for other in predicted
+        (confusion.names[other], proportion_estimate(int(row[other]), images, summary.alpha)) for other in predicted
     )
 
 
@@ -232,11 +232,6 @@ def _targets(summary: AuditSummary) -> TargetShares:
     shares = target_shares(matrix)
     ends = names[int(shares.argmax())], names[int(shares.argmin())]
     return TargetShares(ends, target_share_estimate(matrix, summary.alpha), float(shares.min()))
-
-
-def _share(part: int, whole: int, alpha: float) -> Estimate:
-    low, high = proportion_interval(part, whole, alpha)
-    return Estimate(part / whole, float(low), float(high))
 
 
 class Headline(NamedTuple):

@@ -13,7 +13,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import checked
 from classwise.stats.bounds import BoundedCounts, Bounds
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, present_accuracies, ratio
-from classwise.stats.intervals import Estimate, proportion_interval
+from classwise.stats.intervals import Estimate, proportion_estimate, proportion_interval
 from classwise.stats.registry import Metric
 from classwise.stats.stratified import class_mean, weighted_mean
 
@@ -57,8 +57,7 @@ def overall_micro(counts: ClassCounts) -> float:
 
 def overall_estimate(counts: ClassCounts, alpha: float = 0.05) -> Estimate:
     """The accuracy over all images, with its `proportion_interval`."""
-    low, high = proportion_interval(counts.correct.sum(), counts.count.sum(), alpha)
-    return Estimate(overall_micro(counts), float(low), float(high))
+    return proportion_estimate(counts.correct.sum(), counts.count.sum(), alpha)
 
 
 def overall_bounds(counts: BoundedCounts) -> Bounds[Fraction]:

@@ -4,8 +4,6 @@
 PYTHON ?= python3
 PIP_ARGS ?=
 WORKERS ?= 2
-# Each process has tests that follow each other, so that most fixtures of a file are made in one of them.
-SPREAD := -n $(WORKERS) --dist worksteal
 # Which benchmarks to run, such as evaluation, and options; all take hours, and with --quick a quarter of an hour.
 BENCH ?=
 # The tests whose line coverage is measured, by their markers.
@@ -40,15 +38,15 @@ demo: $(INSTALLED)
 	$(BIN)/classwise demo
 
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 # Under 90 seconds on two cores.
 test-fast: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) -m "not slow and not hostile"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
 # The others of make test.
 test-slow: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) -m "slow and not hostile"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "slow and not hostile"
 
 # The fast tests, in an environment of its own: with the oldest supported versions, and with the newest there are.
 test-oldest: VERSIONS := --constraint constraints-oldest.txt
@@ -56,12 +54,12 @@ test-oldest test-newest:
 	$(PYTHON) -m venv --clear build/$@
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) --upgrade "pip>=25.1"
 	build/$@/bin/python -m pip install --quiet $(PIP_ARGS) $(VERSIONS) --editable . --group test
-	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest $(SPREAD) -m "not slow and not hostile"
+	OMP_NUM_THREADS=1 build/$@/bin/python -m pytest -n $(WORKERS) -m "not slow and not hostile"
 
 # The fast tests, the ten files with the lowest line coverage, and the total, which must reach the floor.
 coverage: $(INSTALLED)
 	$(BIN)/python -m coverage erase
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q $(SPREAD) -m "$(COVERED)" --cov --cov-report=
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "$(COVERED)" --cov --cov-report=
 	@$(MAKE) --no-print-directory coverage-total
 
 # The same of the last make coverage.
@@ -90,12 +88,12 @@ test-pages: $(INSTALLED)
 # Some five thousand hostile inputs, every kill, disk error and flipped bit, more examples of properties, and small simulations: an hour.
 test-hostile: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --jobs $(WORKERS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) -m hostile tests/faults tests/stats
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) --hypothesis-profile=many-examples tests/stats tests/core tests/threat
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m hostile tests/faults tests/stats
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile=many-examples tests/stats tests/core tests/threat
 
 # Attacks beside those of other libraries.
 test-peers: $(INSTALLED) $(PEERS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(SPREAD) tests/attacks/test_peers.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/attacks/test_peers.py
 
 # With the packages of the extras; writes what they loaded, with versions.
 test-integrations: $(INSTALLED) $(INTEGRATIONS)

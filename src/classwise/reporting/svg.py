@@ -31,6 +31,8 @@ from classwise.reporting.palette import PALETTE, STYLES, style_rules, variables
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NARROW = 350.0
+"""Width of a drawing for narrow screens, in pixels."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 LETTER = 0.58
 """Mean width of a Latin letter relative to the font size, for estimates of text widths."""

@@ -13,9 +13,8 @@ from markupsafe import Markup
 
 from classwise.core.version import __version__
 from classwise.reporting.escape import visible
-from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.palette import style_rules, variables
-from classwise.reporting.svg import FONT, Drawing
+from classwise.reporting.svg import FONT, NARROW, Drawing
 
 Context = Mapping[str, Any]
 """Variables of a template."""

@@ -12,10 +12,10 @@ from classwise.reporting.figures.bars import class_bars
 from classwise.reporting.figures.curves import class_curves
 from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.figures.heatmap import Confusion, heatmap
-from classwise.reporting.figures.layout import NARROW, Key, legend, title_lines
+from classwise.reporting.figures.layout import Key, legend, title_lines
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.figures.strip import class_strip
-from classwise.reporting.svg import Drawing, Group, Label, Mark, shorten, width_of
+from classwise.reporting.svg import NARROW, Drawing, Group, Label, Mark, shorten, width_of
 from classwise.stats.counts import ClassCounts
 
 NAMES = ("a class whose name has forty characters.", "W" * 40, "猫" * 40, "cat")

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classwise.reporting.figures.dots import Value
-from classwise.reporting.figures.layout import NARROW
 from classwise.reporting.figures.points import Cloud, clouds, scatter, trade_off, unexceeded
-from classwise.reporting.svg import Dot, Group, Label, Line, width_of
+from classwise.reporting.svg import NARROW, Dot, Group, Label, Line, width_of
 
 
 def test_names_of_clouds_in_one_place_do_not_overlap() -> None:

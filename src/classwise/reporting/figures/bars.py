@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.layout import NARROW, RowNames, is_narrow, title_lines
-from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten
+from classwise.reporting.figures.layout import RowNames, is_narrow, title_lines
+from classwise.reporting.svg import NARROW, Box, Drawing, Group, Label, Line, Mark, shorten
 from classwise.stats.counts import ClassCounts, FloatArray
 from classwise.stats.intervals import class_intervals
 from classwise.stats.metrics import overall_micro, worst_class

@@ -10,8 +10,8 @@ import numpy as np
 from scipy import sparse
 
 from classwise.reporting import formatting
-from classwise.reporting.figures.layout import NARROW, is_narrow, title_lines
-from classwise.reporting.svg import Box, Drawing, Group, Label, Line, Mark, shorten, width_of
+from classwise.reporting.figures.layout import is_narrow, title_lines
+from classwise.reporting.svg import NARROW, Box, Drawing, Group, Label, Line, Mark, shorten, width_of
 from classwise.stats.confusion import misclassified
 from classwise.stats.counts import IntArray, ratio
 

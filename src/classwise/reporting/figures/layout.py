@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 from classwise.reporting.svg import Box, Dot, Label, Line, Mark, shorten, width_of
 
-NARROW = 350.0
-"""Width of a drawing for narrow screens, in pixels."""
 STACKED = 400.0
 """Drawings of a smaller width, in pixels, have the narrow layout: names are above their rows."""
 NAME_LINE = 17.0

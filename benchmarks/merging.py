@@ -61,7 +61,7 @@ def rows_of(index: np.ndarray[Any, np.dtype[np.int64]], attack: str, about: Meta
     rows |= dict(zip(("p_label", "p_predicted", "margin", "confidence_variance", "distance"), values, strict=False))
     rows |= dict.fromkeys(("iterations", "forwards", "backwards"), 100) | {"status": "ok"}
     rows["first_success"] = np.array([attack, None], dtype=object)[correct.astype(np.int64)]
-    return outcome_files.filled([pd.DataFrame(rows)], about)
+    return outcome_files.typed(pd.DataFrame(rows), about)
 
 
 def write_shard(folder: Path, shard: Shard, images: int) -> None:

@@ -28,7 +28,9 @@ RECORDED = {
     "dafa": "f83d89fbdca2fae9427f649a1ef0592cf32e33739d4281a61287abda4f2046ae",
 }
 """Digests of complete recipes from when their step sizes were the numbers 2/255 and 0.007."""
-STATED = {name: {"attack.step_size": "2/255"} for name in ("cfa-at", "cfa-trades", "cfa-code", "fair-tat-code")}
+STATED: dict[str, dict[str, Any]] = {
+    name: {"attack.step_size": "2/255"} for name in ("cfa-at", "cfa-trades", "cfa-code", "fair-tat-code")
+}
 STATED |= {
     name: {"attack.step_size": 0.007, "validation_attack.step_size": 0.007}
     for name in ("bat-code", "he-wrn", "madry-wrn", "mart-wrn", "rst", "trades-wrn", "wat-code")

@@ -213,8 +213,10 @@ def _search_passes(evidence: Evidence, probe: Probe) -> int:
 
 OTHER_CAUSES = ("nan-logits", "untrained", "normalised-outside", "class-order", "zero-radius", "huge-radius")
 """Guards whose problem may be why no image is robust, or none is lost, at any radius."""
-MASKED = ("softmax-outputs", "zero-gradients", "misleading-gradients", "single-step", "random-noise")
-MASKED += ("black-box-stronger", "no-black-box", "not-falling", "large-radius")
+MASKED = (
+    *("softmax-outputs", "zero-gradients", "misleading-gradients", "single-step", "random-noise"),
+    *("black-box-stronger", "no-black-box", "not-falling", "large-radius"),
+)
 """Guards whose problem may be why attacks succeed on no image."""
 
 

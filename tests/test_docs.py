@@ -187,7 +187,7 @@ def test_the_example_of_masked_gradients() -> None:
     exec(compile(block.text.replace('cw.load_model("runs/at")', "network"), document.name, "exec"), space)
     data = load_data("digits", split="test", subset=100)
     transfer = make(ATTACKS, {"name": "transfer", "surrogate": space["copy"]()})
-    attacks = ["pgd:steps=20", "square:steps=500,rescale_schedule=true", transfer]
+    attacks: list[Any] = ["pgd:steps=20", "square:steps=500,rescale_schedule=true", transfer]
     result = classwise.audit(space["defended"]().eval(), data, "Linf:0.1", attacks)
     accuracy = result.by_attack["overall"]
     assert accuracy["pgd"] > accuracy["clean"] - 0.1

@@ -43,7 +43,7 @@ def logistic() -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
     for _ in range(200):
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(train.pixels()), train.y).backward()
+        nn.functional.cross_entropy(model(train.pixels()), train.y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model
 

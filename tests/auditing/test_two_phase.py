@@ -18,6 +18,7 @@ from classwise.attacks import suites
 from classwise.attacks.engine import Engine
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.guards.evidence import Evidence, Probe
+from classwise.auditing.outcomes.files import Columns
 from classwise.auditing.outcomes.writer import OutcomeWriter, Tensors
 from classwise.auditing.run.audit import estimate
 from classwise.auditing.run.estimators import CompleteEstimator
@@ -139,9 +140,9 @@ def test_a_killed_audit_resumes_to_the_same_sample(
     added, add = [], OutcomeWriter.add
     with monkeypatch.context() as patch:
 
-        def killing(self: OutcomeWriter, rows: pd.DataFrame, tensors: Tensors | None = None) -> None:
+        def killing(self: OutcomeWriter, rows: Columns, tensors: Tensors | None = None) -> None:
             add(self, rows, tensors)
-            added.append(len(rows))
+            added.append(len(rows["index"]))
             if len(added) > blocks:
                 self.flush()
                 raise Killed

@@ -95,10 +95,15 @@ def of_curve(found: Any) -> list[str]:
 
 
 def of_corruptions(found: Any) -> list[str]:
-    """Accuracies are fractions, and their mean is that of the corruptions."""
+    """Accuracies are fractions within their intervals, and their mean is that of the corruptions."""
     table = dict(found["accuracy"])
-    mean = table.pop("mean", None)
     problems = [f"{name}: {row}" for name, row in table.items() if not all(map(fraction, row.values()))]
+    names = [name for name in table if f"{name}_low" in table]
+    lows, highs = ({name: table.pop(f"{name}_{end}") for name in names} for end in ("low", "high"))
+    for name, row in table.items():
+        outside = [key for key, value in row.items() if not lows[name][key] - 1e-9 <= value <= highs[name][key] + 1e-9]
+        problems += [f"{name}: {key} is outside its interval" for key in outside]
+    mean = table.pop("mean", None)
     for key, value in (mean or {}).items():
         expected = sum(row[key] for row in table.values()) / len(table)
         problems += [] if abs(value - expected) < 1e-9 else [f"the mean of {key} is {value}"]

@@ -326,7 +326,7 @@ def test_a_difference_that_a_setting_explains_names_it(tmp_path: Path) -> None:
         assert isinstance(found, nn.Module)
         return found
 
-    scale = {"mean": [0.43], "std": [0.12]}
+    scale: dict[str, Any] = {"mean": [0.43], "std": [0.12]}
     report = reported(tmp_path, model=loaded(**scale))
     assert build.verify(report.folder, model=loaded(**scale), images=images()).differences == []
     (line,) = build.verify(report.folder, model=loaded()).differences

@@ -100,14 +100,14 @@ def test_all_outputs_have_the_same_words(tmp_path: Path, capsys: pytest.CaptureF
     assert words in (tmp_path / "a.sarif").read_text(encoding="utf-8")
     assert _message(audit(), [condition]).splitlines()[1] == f"  {words}"
     with pytest.raises(typer.Exit):
-        _conclude(audit(), {str(condition): condition}, tmp_path, tmp_path / "page.html", json=False)
+        _conclude(audit(), {str(condition): condition}, None, [], tmp_path, tmp_path / "page.html", json=False)
     assert f"failed: overall(all) < 0.9 is true: {words}\n" in capsys.readouterr().err
 
 
 def test_a_condition_that_is_not_met_is_stated_as_false(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not as if the accuracy were below the limit: ``passed: worst(all) < 0.1``."""
     conditions = Threshold.parse_all(["overall(all) < 0.1"], ["overall(all) >= 10%"])
-    _conclude(audit(), conditions, tmp_path, tmp_path / "page.html", json=False)
+    _conclude(audit(), conditions, None, [], tmp_path, tmp_path / "page.html", json=False)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("passed: ")]
     words = result_text(audit(), conditions["overall(all) < 0.1"])
     assert lines == [
@@ -116,7 +116,7 @@ def test_a_condition_that_is_not_met_is_stated_as_false(tmp_path: Path, capsys: 
     ]
     failing = Threshold.parse_all([], ["overall(all) > 0.99"])
     with pytest.raises(typer.Exit):
-        _conclude(audit(), failing, tmp_path, tmp_path / "page.html", json=False)
+        _conclude(audit(), failing, None, [], tmp_path, tmp_path / "page.html", json=False)
     assert "failed: requires overall(all) > 0.99, which is false: overall under all is " in capsys.readouterr().err
 
 

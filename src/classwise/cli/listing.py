@@ -298,7 +298,7 @@ def recipes(
         threat = recipe.parts.threat
         completed = recipe.completed(threat or cw.Threat("Linf", 0.0))
         steps = {field: base_step(getattr(recipe, field)) for field in ("attack", "validation_attack")}
-        stated = {
+        stated: dict[str, Any] = {
             field: {**getattr(completed, field), "step_size": step} for field, step in steps.items() if step is not None
         }
         recipe = dataclasses.replace(completed, threat=None if threat is None else str(threat), **stated)

@@ -72,7 +72,7 @@ CATEGORIES = {
     "surroundings": surroundings,
 }
 SEED = 20
-SECONDS = 20.0
+SECONDS = 40.0
 """Processor time that a case may take."""
 HEAVY = (
     "bomb",

@@ -354,7 +354,9 @@ def test_a_model_that_refuses_other_scales_is_audited() -> None:
 
 def test_unwrap_refuses_another_function() -> None:
     scaled = Scorer(toys.model(scale=1.0), scale=0.5)
-    with pytest.raises(cw.ClasswiseError, match=r"differ by up to 0\.\d+; if the model normalises images, give mean="):
+    with pytest.raises(
+        cw.ClasswiseError, match=r"differ by up to 0\.\d+; if the model normalises images, give mean and std "
+    ):
         cw.load_model(scaled, unwrap="net", data=IMAGES)
     assert cw.load_model(scaled, unwrap="net", data=IMAGES, mean=[0.0], std=[2.0])(IMAGES.x).shape == (60, 3)
     calls: list[tuple[Callable[[], object], str]] = [

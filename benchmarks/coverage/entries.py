@@ -644,6 +644,7 @@ NO_INTERVAL: Mapping[str, str] = {
     "papers.theory.toy_model:*": "closed forms",
     "reporting.*": "shows intervals of other functions",
     "stats.class_order:_confirmed": "a guard's exact test at 0.5 %",
+    "stats.class_order:at_chance": "a guard's exact test at 0.5 %",
     "stats.intervals:alpha_of": "arithmetic",
     "stats.intervals:two_sided_z": "a quantile",
     "stats.power:*": "power of the tests, simulated by `benchmarks.coverage.power`",

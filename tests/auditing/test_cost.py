@@ -149,7 +149,7 @@ def test_guards_take_a_share_of_the_attacks() -> None:
     shares = {}
     for accuracy in (0.25, 1):
         data = labelled(accuracy, 400)
-        cost = estimate(toys.model(), data, "Linf:0.01", "pgd:steps=40", precision=EXACT, batch_size=32)
+        cost = estimate(toys.model(), data, "Linf:0.01", "pgd:steps=60", precision=EXACT, batch_size=32)
         attack_passes = cost.forwards + cost.backwards - 400
         assert cost.guard_passes <= max(0.2 * attack_passes, 28 * 16 + 1)
         shares[accuracy] = cost.guard_passes

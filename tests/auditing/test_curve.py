@@ -230,7 +230,7 @@ class Hungry(toys.Linear):
     [
         ({"rounds": 0}, "rounds = 0: must be an integer from 1 to 30"),
         ({"highest": 0.0}, "highest = 0.0: must be a number above 0"),
-        ({"highest": None}, "data set 'toy' has no usual Linf radius; give the largest radius"),
+        ({"highest": None}, "data set 'toy' has no usual Linf radius; give the largest to search"),
         ({"norm": "Linv"}, "norm = 'Linv': must be 'Linf'"),
         ({"norm": "Linf:0.1", "highest": None}, "norm = 'Linf:0.1': must be 'Linf'"),
         ({"attacks": "pdg"}, "did you mean 'pgd'"),

@@ -974,7 +974,7 @@ def uninformative(result: Audit) -> list[AuditWarning]:
 
 @pytest.mark.parametrize(
     ("threat", "fault"),
-    [("Linf:0.5", "large"), ("Linf:0.0005", "small"), ("L2:3.5", "large"), ("L2:0.002", "small"), ("L1:30", "large")],
+    [("Linf:0.4", "large"), ("Linf:0.0005", "small"), ("L2:3.5", "large"), ("L2:0.002", "small"), ("L1:30", "large")],
 )
 def test_classes_differ_at_the_radius_that_is_named(threat: str, fault: str) -> None:
     (warning,) = uninformative(digits_audit(threat))

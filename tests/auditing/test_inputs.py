@@ -144,7 +144,7 @@ def test_class_names_of_the_model() -> None:
     other = cw.Images(DATA.x, DATA.y, ["Cat", "Frog", "Dog"], name="toy")
     with pytest.raises(
         cw.ClasswiseError,
-        match=r"label 1 is 'dog' in the model and 'Frog' in the data; .* --data-set classes=cat,dog,frog ",
+        match=r"label 1 is 'dog' in the model and 'Frog' in the data; .* --data-set classes=Cat,Dog,Frog ",
     ):
         cw.audit(model, other, RADIUS, "fgsm", batch_size=32, guards="off")
     renamed = cw.Images(DATA.x, DATA.y, ["one", "two", "three"], name="toy")

@@ -165,7 +165,7 @@ def test_evidence_has_the_code_and_verify_compares_it_with_the_files_here(
     assert made.outcomes.meta.code["model"][STRUCTURE] in report.page.read_text()
     assert build.verify(report.folder).differences == []
     file = user_modules.folder / "usercode.py"
-    assert build.code_notes(report.folder) == [f"a: the code of usercode ({file}) is unchanged"]
+    assert build.code_notes(report.folder) == [f"{tmp_path / 'a'}: the code of usercode ({file}) is unchanged"]
     file.write_text("")
-    assert build.code_notes(report.folder) == [f"a: the code of usercode ({file}) has changed"]
+    assert build.code_notes(report.folder) == [f"{tmp_path / 'a'}: the code of usercode ({file}) has changed"]
     assert build.verify(report.folder).differences == []

@@ -326,7 +326,7 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         assert f"needs {needed}" in row or needed == "–"
     count = Counter(one.whole for one in found)
     assert (int(short[0]), int(short[1])) == (count["supported"], sum(count[kind] for kind in DECIDED))
-    assert re.findall(r"\((\d+) by computation alone\)", sentence) == [number for number in short[2:3] if number]
+    assert re.findall(r"\((\d+) by exact computation\)", sentence) == [number for number in short[2:3] if number]
     assert {kind: int(number) for number, kind in re.findall(r", (\d+) (.*?)(?=,|$)", short[3])} == {
         kind: count[kind] for kind in DECIDED[1:] if count[kind]
     }

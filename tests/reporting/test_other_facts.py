@@ -187,6 +187,7 @@ def test_the_terminal_output_of_a_worst_class_search(
         passes=passes,
         full_audit_passes=float(full),
         seconds=3.0,
+        environment={},
     )
     result.sentence = verdict.sentence(names, "these 10 images", "pgd")
     print(joined(worst_class_parts(result)))

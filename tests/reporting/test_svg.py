@@ -68,9 +68,9 @@ def test_the_same_drawing_gives_the_same_bytes(drawing: Drawing, tmp_path: Path,
 def test_png_shows_boxes_where_they_are(tmp_path: Path) -> None:
     Drawing(100, 50, "", [Box(50, 0, 50, 25, "bar")]).save(tmp_path / "a.png")
     picture = Image.open(tmp_path / "a.png").convert("RGB")
-    assert picture.size == (200, 100)
-    assert picture.getpixel((150, 20)) == (0x1F, 0x6F, 0xB2)  # upper right, the colour "main"
-    assert picture.getpixel((150, 80)) == picture.getpixel((50, 20)) == (255, 255, 255)
+    assert picture.size == (312, 156)  # 300 pixels an inch: 100 CSS pixels are 75 points
+    assert picture.getpixel((234, 31)) == (0x1F, 0x6F, 0xB2)  # upper right, the colour "main"
+    assert picture.getpixel((234, 125)) == picture.getpixel((78, 31)) == (255, 255, 255)
 
 
 def test_a_standalone_file_contains_its_colours(drawing: Drawing) -> None:

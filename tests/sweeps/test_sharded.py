@@ -173,7 +173,7 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
     assert merge.arguments.pop("shards") == 2
     assert shard.arguments == merge.arguments
     assert shard.arguments["weights"] == str(model)
-    assert shard.arguments["batch_size"] == 128
+    assert shard.arguments["batch_size"] == 64
     found = Audit.load(Path(str(Job.read(tasks / "002-of-002" / JOB).calls[0].out)))
     meta = found.outcomes.meta
     assert (meta.repeats, meta.repeat_rule, meta.grid, meta.seed) == (3, "all", "8bit", 3)

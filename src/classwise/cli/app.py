@@ -109,7 +109,7 @@ def classwise(
     \b
     Examples:
         classwise demo                          # three minutes on digits
-        classwise train cfa-at --budget short --data cifar10 --out runs/cfa  # hours
+        classwise train cfa-at --budget short --data cifar10 --out runs/cfa
         classwise audit runs/cfa --html cfa.html
         classwise audit timm:resnet18 --data photos/ --threat Linf:4/255
     """  # noqa: D301  # \b keeps the lines of the example apart

@@ -16,8 +16,10 @@ from classwise.core.compute.rng import CounterRNG
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import read_json, write_json
+from classwise.core.settings.arguments import checked
 
 
+@checked
 def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Hold out a fraction of every class.
 

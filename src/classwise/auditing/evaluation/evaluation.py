@@ -96,7 +96,7 @@ class Computed(TypedDict, total=False):
             "GPU 1024, or as many as there are, in steps of 32, and for images above 64 x 64 pixels as many as fit; if "
             "an audit is resumed, that of the saved audit.",
             flag=Flag(
-                int, "Images per batch.", "N", "Compute", "128 (CPU), 1024 (GPU), or as many as there are", least=1
+                int, "Images per batch.", "N", "Compute", "128 (CPU), 1024 (GPU), or all", least=1
             ),
             stored="int | None",
         ),
@@ -296,8 +296,8 @@ class Evaluation(Sharded, total=False):
             "`classwise.testing.assert_robust`.",
             flag=Flag(
                 Path,
-                "Record the SHA-256 of this policy before the first attack, then decide its criteria: the status is as "
-                "of --fail-if, and 3 if the audit is not as it requires.",
+                "Record the SHA-256 of this policy before the first attack; decide its criteria as --fail-if, with "
+                "status 3 if the audit is not as required.",
                 "FILE",
                 "Records",
             ),

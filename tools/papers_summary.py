@@ -55,7 +55,7 @@ def _counts(found: Sequence[Overview]) -> str:
     computed = sum(
         one.whole == "supported" and one.shown is not None and one.shown[1].basis != "experiment" for one in tested
     )
-    note = f" ({computed} by computation alone)" if computed else ""
+    note = f" ({computed} by exact computation)" if computed else ""
     others = [f"{count[kind]} {kind}" for kind in DECIDED[1:] if count[kind]]
     return ", ".join([f"{count['supported']} of {len(tested)} supported{note}", *others])
 

@@ -371,8 +371,7 @@ def test_metrics_of_an_installed_package_are_shown_wherever_metrics_are(found: d
     # Under pgd 2, 4, 4 and 4 of 10 images of the four classes are wrong, and 6 of the last class at most.
     expected = {"toy_confusion": 4 / 40, "toy_ratio": 0.8 / 0.65, "toy_saved": 0.8, "toy_drop": 0.65}
     assert found["by_attack"] == found["facts"] == pytest.approx(expected)
-    texts = {name: (folder / name).read_text() for name in
-             ("page.html", "compare.html", "files/attacks.md", "files/attacks.tex")}  # fmt: skip
+    texts = {name: (folder / name).read_text() for name in ("page.html", "compare.html", "files/attacks.md")}
     for where, text in texts.items() | {("text", found["text"]), ("board", found["board_text"])}:
         assert "toy confusion" in text, where
         assert "toy ratio" in text, where

@@ -358,14 +358,15 @@ def test_the_guards_of_an_incomplete_audit_are_not_reused(tmp_path: Path) -> Non
 def test_the_passes_of_the_guards_are_estimated(mode: GuardMode) -> None:
     """For a model that resists every attack the estimate is an upper bound, and not far above.
 
-    It includes the search for another radius, which no audit with a guard of masked gradients takes.
+    It includes the search for another radius, which no audit with a guard of masked gradients takes, and guards that
+    run only if the outcomes show a symptom.
     """
     model, data = Counting(reverse=True), mislabelled(100)
     options: dict[str, Any] = {"attacks": "pgd:steps=40", "precision": EXACT, "batch_size": 64, "guards": mode}
     cost = estimate(model, data, "Linf:0.02", **options)
     with counted(model) as spent:
         audit(model, data, "Linf:0.02", **options)
-    assert spent.guards <= cost.guard_passes <= 4 * spent.guards
+    assert spent.guards <= cost.guard_passes <= 5 * spent.guards
     assert cost.guard_minutes == pytest.approx(cost.minutes * cost.guard_passes / (cost.forwards + cost.backwards))
 
 

@@ -240,6 +240,8 @@ NOT_RUN = {
     "--mlflow": "the same",
     "absld": "needs a robust teacher; tests/training/test_distillation.py has one",
     "model.onnx": "needs an optional package; tests/integrations/test_models.py has it",
+    "docs/results/papers": "reads results; tests/papers/test_committed_results.py compares these",
+    "csv,tex,svg": "needs results of a paper; tests/papers/test_export.py has some",
     "MODEL": "is a placeholder",
     "sweep": "starts many processes; tests/sweeps/test_run.py has a small one",
     "top_error(all) > 5%": "needs an installed package; tests/test_extensions.py has one",

@@ -79,7 +79,7 @@ def skipped_rows(attack: str, removed: pd.DataFrame, epsilon: NDArray[np.float64
 
 
 def _filled(values: Mapping[str, Any], rows: int) -> dict[str, NDArray[Any]]:
-    """The values as columns; one number or text stands for all rows."""
+    """The values as columns; one number or text is repeated in all rows."""
     return {
         name: np.full(rows, value, dtype=object if isinstance(value, str) else None) for name, value in values.items()
     }

@@ -99,7 +99,7 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
 
 
 def _warnings(result: Audit) -> Iterator[str]:
-    """The warnings, which stand before the headline because they change how it is read."""
+    """The warnings, printed before the headline because they change how it is read."""
     for warning in shown_warnings(result):
         yield f"warning ({warning.name}): {warning.sentence}"
 

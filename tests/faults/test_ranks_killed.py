@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,18 @@ RANKS = (0, 1)
 
 
 @pytest.fixture(scope="module")
-def together(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
-    """The folder of a complete run of two processes, and the number of counted calls in each."""
+def together(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Ended]]:
+    """The folder of a complete run of two processes, and how each ended."""
     folder = tmp_path_factory.mktemp("together") / "run"
     ended = runner.run_ranks([*TRAIN, "--out", folder], folder, {}, {})
     assert [rank.status for rank in ended] == [0, 0], ended
-    return folder, [rank.count for rank in ended]
+    return folder, ended
+
+
+def _moments(seed: int, ended: Sequence[Ended], count: int) -> list[float]:
+    """Random times at which the processes of a complete run were at work, in seconds from their start."""
+    times, seconds = random.Random(seed), min(rank.seconds for rank in ended)
+    return [times.uniform(0.1, 0.9) * seconds for _ in range(count)]
 
 
 def _resumed(out: Path, marker: str) -> list[str]:
@@ -109,7 +116,7 @@ def _kill_audit(
 @pytest.mark.slow
 @pytest.mark.parametrize(("victim", "call"), [(0, 130), (1, 20)])
 def test_a_killed_rank_of_a_training_resumes_to_the_same_bits(
-    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victim: int, call: int
+    runner: Runner, together: tuple[Path, list[Ended]], tmp_path: Path, victim: int, call: int
 ) -> None:
     assert _kill_training(runner, together[0], tmp_path / "run", (victim,), finished=False, kill=call)
 
@@ -131,9 +138,9 @@ def test_two_processes_resume_an_audit_whose_clean_pass_is_saved(
 @pytest.mark.hostile
 @pytest.mark.parametrize("victim", RANKS)
 def test_trainings_killed_at_calls_resume_to_the_same_bits(
-    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victim: int
+    runner: Runner, together: tuple[Path, list[Ended]], tmp_path: Path, victim: int
 ) -> None:
-    calls = random.Random(victim).sample(range(1, together[1][victim] + 1), 12)
+    calls = random.Random(victim).sample(range(1, together[1][victim].count + 1), 12)
     killed = [_kill_training(runner, together[0], tmp_path / str(call), (victim,), kill=call) for call in calls]
     assert sum(killed) >= 10  # if the other process is slow, there are fewer calls
 
@@ -141,25 +148,24 @@ def test_trainings_killed_at_calls_resume_to_the_same_bits(
 @pytest.mark.hostile
 @pytest.mark.parametrize("victims", [(0,), (1,), RANKS])
 def test_trainings_killed_at_random_times_resume_to_the_same_bits(
-    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path, victims: tuple[int, ...]
+    runner: Runner, together: tuple[Path, list[Ended]], tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    times = random.Random(sum(victims))
     killed = [
-        _kill_training(runner, together[0], tmp_path / str(case), victims, after=times.uniform(0.1, 1.2))
-        for case in range(8)
+        _kill_training(runner, together[0], tmp_path / str(case), victims, after=after)
+        for case, after in enumerate(_moments(sum(victims), together[1], 8))
     ]
     assert sum(killed) >= 4  # the others had ended before
 
 
 @pytest.mark.hostile
 def test_trainings_terminated_at_random_times_resume_to_the_same_bits(
-    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
+    runner: Runner, together: tuple[Path, list[Ended]], tmp_path: Path
 ) -> None:
     """SIGTERM is sent to both, as by ``torchrun``; rank 0 saves its state and reports it."""
-    times, stopped = random.Random(20), 0
-    for case in range(8):
+    stopped = 0
+    for case, after in enumerate(_moments(20, together[1], 8)):
         out = tmp_path / str(case)
-        request = {"after": times.uniform(0.1, 1.2), "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
+        request = {"after": after, "signal": signal.SIGTERM, "grace": SURVIVAL_SECONDS}
         first, second = runner.run_ranks([*TRAIN, "--out", out], out, request, request)
         # After the command, while the interpreter ends, the signal has its usual effect.
         assert {first.status, second.status} <= {0, 143, -signal.SIGTERM}, (first, second)
@@ -178,9 +184,11 @@ def test_audits_killed_at_calls_resume_to_the_same_outcomes(
 ) -> None:
     whole = runner.run_ranks(["audit", trained, *AUDIT, "--out", tmp_path / "whole"], tmp_path / "whole", {}, {})
     calls = random.Random(victim).sample(range(1, whole[victim].count + 1), 8)
-    for number, call in enumerate(calls):
-        out = tmp_path / str(call)
-        assert _kill_audit(runner, trained, audited, out, (victim,), again=1 + number % 2, kill=call)
+    killed = [
+        _kill_audit(runner, trained, audited, tmp_path / str(call), (victim,), again=1 + number % 2, kill=call)
+        for number, call in enumerate(calls)
+    ]
+    assert sum(killed) >= 6  # if the other process is slow, there are fewer calls
 
 
 @pytest.mark.hostile
@@ -188,19 +196,17 @@ def test_audits_killed_at_calls_resume_to_the_same_outcomes(
 def test_audits_killed_at_random_times_resume_to_the_same_outcomes(
     runner: Runner, trained: Path, audited: Path, tmp_path: Path, victims: tuple[int, ...]
 ) -> None:
-    times = random.Random(10 + sum(victims))
+    whole = runner.run_ranks(["audit", trained, *AUDIT, "--out", tmp_path / "whole"], tmp_path / "whole", {}, {})
     killed = [
-        _kill_audit(
-            runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=times.uniform(0.1, 1.0)
-        )
-        for case in range(6)
+        _kill_audit(runner, trained, audited, tmp_path / str(case), victims, 1 + case % 2, after=after)
+        for case, after in enumerate(_moments(10 + sum(victims), whole, 6))
     ]
     assert sum(killed) >= 3
 
 
 @pytest.mark.hostile
 def test_one_process_continues_a_training_of_two_and_records_it(
-    runner: Runner, together: tuple[Path, list[int]], tmp_path: Path
+    runner: Runner, together: tuple[Path, list[Ended]], tmp_path: Path
 ) -> None:
     """The batch size of the recipe is that of all processes. The bits differ, since batch norm is per process."""
     out = tmp_path / "run"

@@ -2,7 +2,7 @@
 
 By default cuDNN computes float32 convolutions in TF32, whose numbers have 10 bits of mantissa instead of 23. Logits
 then err by about 1e-3, and predictions near the decision boundary are those of another function. A CPU computes in less
-than float32 only if the user allows it, as with ``torch.set_float32_matmul_precision("medium")``.
+than float32 only if the user allows it, and never in public functions (`classwise.core.settings.ambient_state`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from classwise.core.settings.shared_context import SharedContext
+from classwise.core.settings.ambient_state import float32_on_cpu
 
 Float32 = Literal["float32", "tf32"]
 """How a GPU computes convolutions and matrix products of float32 numbers."""
@@ -66,7 +66,7 @@ def true_float32(device: torch.device) -> AbstractContextManager[None]:
     """
     if device.type == "cuda":
         return _computed_in("float32")
-    return _on_cpu if device.type == "cpu" and (_is_reduced_on_cpu() or _on_cpu.entered) else nullcontext()
+    return float32_on_cpu() if device.type == "cpu" else nullcontext()
 
 
 def tf32(device: torch.device) -> AbstractContextManager[None]:
@@ -75,40 +75,6 @@ def tf32(device: torch.device) -> AbstractContextManager[None]:
     Nothing changes on other devices, nor, on a GPU without TF32, in the results.
     """
     return _computed_in("tf32") if device.type == "cuda" else nullcontext()
-
-
-@contextmanager
-def _float32_on_cpu() -> Iterator[None]:
-    """Set the settings of a CPU, and not those of a GPU."""
-    settings = [_attribute(owner, "fp32_precision", {"float32": "ieee"}) for owner in _owners_on_cpu()]
-    if not settings:
-        level: dict[Float32, Any] = {"float32": "high"}
-        settings = [_Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, level)]
-    before = [setting.get() for setting in settings]
-    try:
-        for setting in settings:
-            setting.set(setting.values["float32"])
-        yield
-    finally:
-        for setting, value in zip(settings, before, strict=True):
-            setting.set(value)
-
-
-_on_cpu = SharedContext(_float32_on_cpu)
-
-
-def _owners_on_cpu() -> list[Any]:
-    """What has settings of a CPU: since torch 2.9."""
-    owners = [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
-    return [owner for owner in owners if getattr(owner, "fp32_precision", None) is not None]
-
-
-def _is_reduced_on_cpu() -> bool:
-    """Whether the user allows a CPU to compute in less than float32."""
-    owners = _owners_on_cpu()
-    if not owners:
-        return torch.get_float32_matmul_precision() == "medium"
-    return any(owner.fp32_precision not in ("none", "ieee") for owner in owners)
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """The state of torch in which public functions compute, whatever state the program that calls them is in.
 
-Gradients are recorded, not in inference mode, without autocast and anomaly detection, in float32 by default, and on the
-CPU by default. The state of the caller comes back afterwards. Passes of models keep the caller's default device, since
-the code of a model may make constants there: ``torch.set_default_device("cuda")`` moves every tensor without a stated
-device to the GPU, also indices, masks and tables, which belong on the CPU.
+Gradients are recorded, not in inference mode, without autocast and anomaly detection, in float32 by default, which a
+CPU computes exactly, and on the CPU by default. The state of the caller comes back afterwards. Passes of models keep
+the caller's default device, since the code of a model may make constants there: ``torch.set_default_device("cuda")``
+moves every tensor without a stated device to the GPU, also indices, masks and tables, which belong on the CPU.
 
 Deterministic algorithms of the caller remain: they do not change numbers on a CPU, and the caller wants them on a GPU.
-Reduced precision of float32 is left for passes that must be exact (`classwise.core.compute.float32`).
+TF32 of a GPU is left for passes that must be exact (`classwise.core.compute.float32`).
 """
 
 from __future__ import annotations
@@ -82,6 +82,20 @@ def default_of_user() -> AbstractContextManager[Any]:
     return getattr(_users, "device", None) or nullcontext()
 
 
+def float32_on_cpu() -> AbstractContextManager[Any]:
+    """Context in which a CPU computes float32 exactly, if ``torch.set_float32_matmul_precision("medium")`` allows less.
+
+    Processors with AMX then multiply in bfloat16. The settings are those of the process, for CPUs only.
+
+    Example:
+        >>> import torch
+        >>> from classwise.core.settings.ambient_state import float32_on_cpu
+        >>> with float32_on_cpu():
+        ...     total = torch.ones(2, 2) @ torch.ones(2, 2)
+    """
+    return _exact if _is_needed(_exact, _is_reduced_on_cpu) else _UNCHANGED
+
+
 def _changes(torch: Any) -> list[AbstractContextManager[Any]]:
     """The contexts that change the present state into the known one."""
     contexts: list[AbstractContextManager[Any]] = []
@@ -92,6 +106,8 @@ def _changes(torch: Any) -> list[AbstractContextManager[Any]]:
         contexts.append(_float32)
     if _is_needed(_no_anomalies, torch.is_anomaly_enabled):
         contexts.append(_no_anomalies)
+    if (exact := float32_on_cpu()) is not _UNCHANGED:
+        contexts.append(exact)
     device = torch.get_default_device()
     if device.type not in ("cpu", "meta"):
         contexts += [_noted(device), torch.device("cpu")]
@@ -147,5 +163,45 @@ def _without_anomaly_detection() -> Iterator[None]:
         torch.autograd.set_detect_anomaly(*before)
 
 
+@contextmanager
+def _float32_on_cpu() -> Iterator[None]:
+    """Set the settings of a CPU, and not those of a GPU."""
+    import torch
+
+    owners = _owners_on_cpu()
+    before = [owner.fp32_precision for owner in owners]
+    level = torch.get_float32_matmul_precision() if not owners else ""
+    try:
+        for owner in owners:
+            owner.fp32_precision = "ieee"
+        if level:
+            torch.set_float32_matmul_precision("high")
+        yield
+    finally:
+        for owner, value in zip(owners, before, strict=True):
+            owner.fp32_precision = value
+        if level:
+            torch.set_float32_matmul_precision(level)
+
+
+def _owners_on_cpu() -> list[Any]:
+    """What has settings of a CPU: since torch 2.9."""
+    import torch
+
+    owners = [getattr(torch.backends.mkldnn, name, None) for name in ("matmul", "conv", "rnn")]
+    return [owner for owner in owners if getattr(owner, "fp32_precision", None) is not None]
+
+
+def _is_reduced_on_cpu() -> bool:
+    """Whether the user allows a CPU to compute in less than float32."""
+    import torch
+
+    owners = _owners_on_cpu()
+    if not owners:
+        return torch.get_float32_matmul_precision() == "medium"
+    return any(owner.fp32_precision not in ("none", "ieee") for owner in owners)
+
+
 _float32 = SharedContext(_default_dtype)
+_exact = SharedContext(_float32_on_cpu)
 _no_anomalies = SharedContext(_without_anomaly_detection)

@@ -25,6 +25,7 @@ from benchmarks import (
     fusion,
     interval_coverage,
     jpeg_quality,
+    limit,
     methods,
     named_class,
     ratios,
@@ -47,6 +48,7 @@ from classwise.core.compute.precision import check_device
 from classwise.core.errors import ClasswiseError
 
 ALL: dict[str, Callable[..., str]] = {
+    "limit": limit.run,
     "training_step": training_step.run,
     "methods": methods.run,
     "evaluation": evaluation.run,

@@ -22,7 +22,7 @@ from classwise.models.fused_copy import FusedCopy, fine_logits, foldable
 from classwise.models.logits import LogitsModel, raised
 from classwise.models.modes import wrong_gradients_refused
 
-VERIFIED_IMAGES = 16
+VERIFIED_IMAGES = 8
 """Number of images on which a copy is compared with its model."""
 TOLERANCE = 1e-5
 """Largest difference between logits in float32, as a fraction of the largest logit."""

@@ -9,6 +9,7 @@ from classwise.attacks.engine.attack import AttackInputs, State
 from classwise.attacks.engine.decisions import Decision
 from classwise.attacks.engine.engine import Engine
 from classwise.attacks.engine.passes import (
+    NARROWEST,
     CountedForward,
     ImageGradients,
     NoGradientError,
@@ -22,6 +23,7 @@ from classwise.attacks.engine.rows import Finished, Job, rows
 from classwise.attacks.engine.steps import StepsLeft
 
 __all__ = [
+    "NARROWEST",
     "SMALLEST_BATCH",
     "AttackInputs",
     "CountedForward",

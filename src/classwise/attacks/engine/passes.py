@@ -19,7 +19,7 @@ from classwise.core.compute.float32 import tf32, true_float32
 from classwise.core.compute.memory_format import format_of
 from classwise.core.compute.precision import Forward, Pass, Precision
 from classwise.core.compute.repeats import ONCE, Repeats
-from classwise.core.compute.rng import generator_states, seeded
+from classwise.core.compute.rng import generator_states, generators_restored, seeded
 from classwise.core.errors import ClasswiseError, first_line
 from classwise.models.base import bare, device_of
 from classwise.models.fusion import VERIFIED_IMAGES, Fusion
@@ -28,6 +28,10 @@ from classwise.models.modes import evaluating, frozen, wrong_gradients_refused
 
 Loss = Callable[[Tensor], Tensor]
 """Maps logits (N, C) to one loss per row, (N,)."""
+NARROWEST = 8
+"""Batches on a CPU that are smaller than a full one have a multiple of so many images."""
+KNOWN = 4
+"""Minimum number of images with known logits in such a batch of `Passes.logits`."""
 
 
 _excluded: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
@@ -144,20 +148,52 @@ class Passes:
             forward.classes = classes
         self._classes = classes
         self._repeatable: bool | None = None
+        self._known: tuple[Tensor, Tensor] | None = None
+        self._narrowest = NARROWEST
 
     def logits(self, x: Tensor) -> Tensor:
-        """Float32 logits, in passes of exactly the batch size; the last one is padded with copies. Never in TF32."""
+        """Float32 logits, in passes of the batch size, the last padded or smaller (`_narrow_logits`), never in TF32."""
         with torch.no_grad(), true_float32(self.device):
-            passes = []
-            for block in torch.split(x, self.batch_size):
-                padded = block[torch.arange(self.batch_size, device=x.device) % len(block)]
-                passes.append(self._float32(padded)[: len(block)])
-        logits = torch.cat(passes)
+            logits = torch.cat([self._batch_logits(block) for block in torch.split(x, self.batch_size)])
         self._forward.classes = self._exact.classes = logits.shape[1]
         self._classes, excluded = logits.shape[1], logits.isneginf().any()
         known = _excluded.get(self.model)
         _excluded[self.model] = excluded if known is None or known.device != excluded.device else known | excluded
         return logits
+
+    def _batch_logits(self, block: Tensor) -> Tensor:
+        """Logits of at most a batch of images."""
+        logits = self._narrow_logits(block)
+        if logits is not None:
+            return logits
+        padded = block[torch.arange(self.batch_size, device=block.device) % len(block)]
+        known = padded[:KNOWN].clone()
+        logits = self._float32(padded)
+        if self._known is None and self.device.type == "cpu":
+            self._known = known, logits[:KNOWN].clone()
+        return logits[: len(block)]
+
+    def _narrow_logits(self, block: Tensor) -> Tensor | None:
+        """Logits of few images in a smaller batch, on a CPU; None if they may have other bits than in a full one.
+
+        The batch is filled with images whose logits in a full batch are known. If they get other bits, or random
+        numbers are drawn, neither this size nor a smaller one is used again.
+        """
+        size = -(-(len(block) + KNOWN) // NARROWEST) * NARROWEST
+        if self._known is None or not self._narrowest <= size < self.batch_size:
+            return None
+        images, expected = self._known
+        if (images.shape[1:], images.dtype) != (block.shape[1:], block.dtype):
+            return None
+        places = torch.arange(size - len(block)) % len(images)
+        with generators_restored(self.device):
+            before = generator_states(self.device)
+            logits = self._float32(torch.cat([images[:1], block, images[places[1:]]]))
+            known = torch.cat([logits[:1], logits[1 + len(block) :]])
+            if bitwise_equal(known, expected[places]) and generator_states(self.device) == before:
+                return logits[1 : 1 + len(block)]
+        self._narrowest = 2 * size
+        return None
 
     def once(self, x: Tensor) -> None:
         """Evaluate images as `logits` does, in one pass without padding."""
@@ -254,7 +290,7 @@ class Passes:
                 before = generator_states(self.device)
                 first, second = (value_and_gradient(forward, batch, _total) for batch in (x, others))
                 pairs = [(one[kept], other.flip(0)[kept]) for one, other in zip(first, second, strict=True)]
-                same = all(torch.equal(one.view(torch.int32), other.view(torch.int32)) for one, other in pairs)
+                same = all(bitwise_equal(one, other) for one, other in pairs)
                 self._repeatable = same and generator_states(self.device) == before
         return self._repeatable
 
@@ -286,6 +322,11 @@ class Passes:
         except NoGradientError:
             return False
         return True
+
+
+def bitwise_equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors of float32 numbers are bitwise equal."""
+    return torch.equal(first.view(torch.int32), second.view(torch.int32))
 
 
 def _total(logits: Tensor) -> Tensor:

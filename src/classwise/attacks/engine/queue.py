@@ -19,7 +19,7 @@ from torch import Tensor
 from classwise.attacks.engine.attack import Attack, AttackInputs, State
 from classwise.attacks.engine.decisions import margin as logit_margin
 from classwise.attacks.engine.graphed import Comparison, GraphedSteps, GraphUse
-from classwise.attacks.engine.passes import CountedForward, Passes, recordable
+from classwise.attacks.engine.passes import NARROWEST, CountedForward, Passes, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
     Buffer,
@@ -46,15 +46,16 @@ from classwise.threat.grid import rounded
 from classwise.threat.text import Grid
 
 SMALLEST_BATCH = 32
-"""Minimum batch size for reproducible results: below it, libraries choose kernels by the composition of the batch."""
+"""Minimum batch size with which an attack begins: below it, libraries may choose other kernels than for a full batch.
+
+Smaller ones are used only after a step that gave the same bits (`BatchSizes`).
+"""
 
 _FULL = 256
 """Rows of a batch that a GPU computes at nearly its full rate.
 
 On an H100 a step of APGD with PreActResNet-18 takes 3.1 ms with 128 rows, 3.7 ms with 256 and 9 ms with 928.
 """
-_GRAIN = 8
-"""Smaller batch sizes are multiples of this."""
 _MUCH = 0.75
 """A smaller batch size is tested only if it is at most this fraction of the current one."""
 _LONG = 8
@@ -82,14 +83,16 @@ class BatchSizes:
     Args:
         attack: the attack; a reference, so that its id is not reused.
         rounded: whether results may differ by rounding.
-        refused: why smaller batches are not used, once one gave other results, or if they are not to be tested.
+        refused: why no smaller batch is tested any more on a GPU, once one gave other results.
         admissible: batch sizes and image shapes that gave the same results.
+        least: the smallest size that is used on a CPU: twice a size that gave other bits.
     """
 
     attack: Attack
     rounded: bool = False
     refused: str = ""
     admissible: set[tuple[int, ...]] = field(default_factory=set)
+    least: int = NARROWEST
 
     def slots(self, batch_size: int, rows: int | None) -> int:
         """The number of slots for rows: as many for each of the fewest batches that contain them all."""
@@ -98,13 +101,25 @@ class BatchSizes:
         batches = -(-rows // batch_size)
         return min(batch_size, _up(-(-rows // batches), SMALLEST_BATCH))
 
+    def refuse(self, size: int, difference: str) -> None:
+        """Note that a size gave other results: on a CPU, larger ones are tested; on a GPU, none."""
+        if self.rounded:
+            self.refused = difference
+        self.least = 2 * size
+
     def fitting(self, count: int, slots: int) -> int:
         """The smallest admissible number of slots for ``count`` rows; on a GPU a half, a quarter, ... of all slots."""
         if not self.rounded:
-            return max(SMALLEST_BATCH, _up(count, _GRAIN))
-        while (half := _up(-(-slots // 2), _GRAIN)) >= max(count, SMALLEST_BATCH) and half < slots:
+            return max(self.least, _up(count, NARROWEST))
+        while (half := _up(-(-slots // 2), NARROWEST)) >= max(count, SMALLEST_BATCH) and half < slots:
             slots = half
         return slots
+
+    def holding(self, count: int, slots: int, shape: tuple[int, ...]) -> int:
+        """The smallest size known to be admissible for ``count`` rows of a shape; on a GPU, any size is (`fitting`)."""
+        if self.rounded:
+            return self.fitting(count, slots)
+        return min((size for size, *of in self.admissible if size >= count and (*of,) == shape), default=slots)
 
 
 class Stage(IntEnum):
@@ -318,8 +333,8 @@ class Queue:
         if len(live) < self._slots and (len(vacant) < count or not live.any()):
             # The batch was reduced: it grows again, and is then reduced to the smallest size for the new rows.
             size = self._slots
-            if self._batch_sizes.rounded and not self._fresh.peek():
-                size = max(len(live), self._batch_sizes.fitting(int(live.sum()) + count, size))
+            if not self._fresh.peek():
+                size = max(len(live), self._batch_sizes.holding(int(live.sum()) + count, size, slots["x0"].shape[1:]))
             places = torch.arange(size) % len(live)
             slots, live = take(slots, places), torch.cat([live, live.new_zeros(size - len(live))])
             self._ended.moved(places, live)
@@ -347,7 +362,7 @@ class Queue:
                 not sizes.refused and self._ended.steps_left(live) >= _LONG + 2 * self._graphed.steps_to_capture
             )
         else:
-            worthwhile = known or (not sizes.refused and self._attack.length >= _LONG and size <= _MUCH * len(live))
+            worthwhile = known or (self._attack.length >= _LONG and size <= _MUCH * len(live))
         if size >= len(live) or not worthwhile or self._pending():
             return self._graphed(slots, steps), live
         places = rows[torch.arange(size) % len(rows)]
@@ -356,8 +371,9 @@ class Queue:
             narrow = self._advance(take(slots, places), tested)
             wide = slots if known else self._advance(slots, tested)
         if not known:
-            sizes.refused, compared = self._difference(slots, wide, narrow, rows)
-            if sizes.refused:
+            difference, compared = self._difference(slots, wide, narrow, rows)
+            if difference:
+                sizes.refuse(size, difference)
                 return self._advance(wide, steps - tested), live
             if compared:
                 sizes.admissible.add(trial)

@@ -159,8 +159,12 @@ class Probe:
 
     def rows(self, mask: Tensor) -> Batch:
         """The images of a mask (N,)."""
-        places = mask.nonzero().squeeze(1).to(self.batch.x.device)
-        return Batch(*(tensor[places] for tensor in self.batch))
+        return self.at(mask.nonzero().squeeze(1))
+
+    def at(self, places: Tensor) -> Batch:
+        """The images at some positions (M,)."""
+        here = places.to(self.batch.x.device)
+        return Batch(*(tensor[here] for tensor in self.batch))
 
     def correct(self, logits: Tensor) -> Tensor:
         """Whether each row of logits predicts the label, bool (N,) (`predicts`)."""

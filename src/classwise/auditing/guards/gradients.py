@@ -249,16 +249,18 @@ NOISES = 10
 )
 def random_noise(evidence: Evidence, probe: Probe) -> Result:
     """Random noise of the full radius succeeds on images that are robust to the suite, overall or in one class."""
-    success = evidence.survivors.clone()
+    success = evidence.survivors
     if not (evidence.attacks and success.any()):
         return NOT_APPLICABLE
-    (index, x, y), threat = probe.rows(success), probe.threat.of(success)
-    rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros(len(y), dtype=torch.bool)
-    for counter in range(NOISES):
-        ray = threat.steepest(rng.normal(index, tuple(x.shape[1:]), counter), x)
-        found |= ~probe.correct_at(threat.project(x + ray * threat.radius(x), x), x, y, threat)
-    success[success.clone()] = found
-    return weak_attack_warning(evidence, probe, success, "random noise of the full radius")
+    rng, found = CounterRNG(probe.engine.seed, "guards/noise"), torch.zeros_like(success)
+    robust = success.nonzero().squeeze(1)
+    samples = torch.cartesian_prod(torch.arange(NOISES), robust)
+    for counter, rows in (block.T for block in torch.split(samples, probe.engine.batch_size)):
+        (index, x, y), threat = probe.at(rows), probe.threat.of(rows)
+        noise = rng.normal(index, tuple(x.shape[1:]), counter.to(index.device))
+        noisy = threat.project(x + threat.steepest(noise, x) * threat.radius(x), x)
+        found[rows[~probe.correct_at(noisy, x, y, threat)]] = True
+    return weak_attack_warning(evidence, probe, found, "random noise of the full radius")
 
 
 BLACK_BOX_SHARE, BLACK_BOX_IMAGES = 0.002, 2

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from classwise.attacks.base import Attack
 from classwise.attacks.engine import (
+    NARROWEST,
     SMALLEST_BATCH,
     AttackInputs,
     CountedForward,
@@ -239,9 +240,9 @@ class _Total(NamedTuple):
         The ``last`` images of a smallest batch take all steps of the attack: its other rows are computed in vain.
         """
         steps, passes = work
-        vain = max(SMALLEST_BATCH - last, 0) * cost.highest(early_stop=True)[0] if last >= 1 else 0
+        vain = max(speed.narrowest - last, 0) * cost.highest(early_stop=True)[0] if last >= 1 else 0
         step_seconds = cost.step.forward * cost.forward_seconds + cost.step.to_image * cost.backward_seconds
-        rows = max(images, SMALLEST_BATCH) if images else 0  # a batch is not smaller
+        rows = max(images, speed.narrowest) if images else 0  # a batch is not smaller
         return _Total(
             self.forwards + images * (steps * cost.step.forward + passes),
             self.backwards + images * steps * cost.step.to_image,
@@ -250,10 +251,11 @@ class _Total(NamedTuple):
 
 
 class _Speed(NamedTuple):
-    """Duration of a float32 pass without gradient, whose batches are padded to full size."""
+    """Duration of a float32 pass without gradient, whose batches are padded to full size; the smallest of a step."""
 
     batch_size: int
     batch_seconds: float
+    narrowest: int
 
     def seconds(self, images: int) -> float:
         """Duration of a pass of some images."""
@@ -279,7 +281,8 @@ def _range(
     x = _batch(piece, engine.batch_size, engine.device).x
     with evaluating(ready.model), frozen(ready.model):
         clock = _timed_on(engine.device) if rates is None else rates.clock(ready.model, x[:1])
-        speed = _Speed(engine.batch_size, clock("decision", len(x), lambda: engine.passes.logits(x)))
+        seconds = clock("decision", len(x), lambda: engine.passes.logits(x))
+    speed = _Speed(engine.batch_size, seconds, NARROWEST if engine.device.type == "cpu" else SMALLEST_BATCH)
     clean_passes = plan.repeats.count
     lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
     costs = list(_attack_costs(engine, plan, piece, size, clock))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from classwise.attacks.base import Attack
-from classwise.attacks.engine import SMALLEST_BATCH
+from classwise.attacks.engine import NARROWEST, SMALLEST_BATCH
 from classwise.attacks.gradient.ascent import step_size_problem, suitable_step
 from classwise.auditing.evaluation.evaluation import STORED, Evaluation
 from classwise.auditing.evaluation.option import Decides
@@ -318,7 +318,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
             gradient and no attack works without.
     """
     one = first.batch(slice(0, 1))
-    few = SMALLEST_BATCH if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
+    few = NARROWEST if one.x.shape[-2] * one.x.shape[-1] <= SMALL_PIXELS else 1
     whole = small = plan.engine(classifier, few)
     few_images = first.batch(slice(0, SMALLEST_BATCH)).x
     (logits, outputs_note), note = read_outputs(small, one, few_images), ""

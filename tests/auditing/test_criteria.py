@@ -477,7 +477,7 @@ def audited_pairs(out: Path | None, policy: Path | None = None, *, resume: bool 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
     x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
-    options = {"attacks": ["fgsm"], "guards": "off"} | options
+    options = {"attacks": ["fgsm"], "guards": "off", "precision": POLICY["precision"]} | options
     return cw.audit(model, (x, y), "Linf:0.1", out=out, policy=policy, resume=resume, **options)
 
 
@@ -503,7 +503,8 @@ def test_the_digest_is_recorded_at_the_start_and_in_every_file(tmp_path: Path) -
     assert '"policy": "' + digest in (tmp_path / "a" / "audit.json").read_text()
     assert audited_pairs(tmp_path / "a", resume=True).outcomes.meta.policy == digest
     assert cw.Audit.load(tmp_path / "a").outcomes.meta.policy == digest
-    assert audited_pairs(None, file).outcomes.meta.policy == digest
+    made = audited_pairs(None, file, precision=None).outcomes.meta
+    assert (made.policy, made.precision["dtype"]) == (digest, POLICY["precision"])  # on every processor
 
 
 def test_a_policy_given_to_a_resumed_audit_is_not_recorded(tmp_path: Path) -> None:

@@ -409,7 +409,7 @@ def test_other_classes_are_one_line(labels: Tensor, names: list[str] | None, mes
         ),
         (lambda z: z.sigmoid() * 2, "binary-probabilities", r"expected \[0, 1\]"),
         (lambda z: z * torch.nan, "binary-probabilities", r"from nan to nan, expected \[0, 1\]"),
-        (lambda z: torch.cat([z, z], 1), "binary", r"outputs='binary': .* shape \(32, 2\) for 32 images"),
+        (lambda z: torch.cat([z, z], 1), "binary", r"outputs='binary': .* shape \(8, 2\) for 8 images"),
     ],
 )
 def test_other_outputs_are_one_line(form: Callable[[Tensor], Tensor], outputs: Any, message: str) -> None:

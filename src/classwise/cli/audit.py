@@ -179,7 +179,7 @@ def _thresholds(asked: Flags, build: BuildOptions, policy: Policy | None) -> dic
     from classwise.auditing.run.requirements import asked_by
     from classwise.auditing.run.suite import norm_of, parse_attacks
 
-    threat, attacks = asked_by(asked.options["policy"], asked.threat_of(None), asked.suite)
+    threat, attacks, _ = asked_by(asked.options, asked.threat_of(None), asked.suite)
     return build.thresholds(parse_attacks(attacks, norm_of(threat)), policy)
 
 

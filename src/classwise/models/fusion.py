@@ -66,7 +66,9 @@ class Fusion:
         self._folds: dict[str, str] | None = None
 
     @contextmanager
-    def forward(self, precision: Precision, images: Tensor, compiling: Compiling | None = None) -> Iterator[Forward]:
+    def forward(
+        self, precision: Precision, images: Tensor, compiling: Compiling | None = None, *, objection: str = ""
+    ) -> Iterator[Forward]:
         """Context of a forward pass: that of a copy, or that of the model if no copy equals it.
 
         In lower precision, passes of the model itself run batch normalisation as a multiply-add, and the last linear
@@ -79,12 +81,14 @@ class Fusion:
                 `VERIFIED_IMAGES`.
             compiling: which passes are compiled; those of the model itself only with ``compile = on``, without these
                 changes.
+            objection: why the copy would not equal the model; empty if nothing is known.
         """
         snapshot = Snapshot(self._model)
         if snapshot != self._snapshot:
             self._snapshot, self._copies, self._folds = snapshot, {}, None
         if precision not in self._copies:
-            self._copies[precision] = _objection(self._model) or self._verified(precision, images[:VERIFIED_IMAGES])
+            objection = objection or _objection(self._model)
+            self._copies[precision] = objection or self._verified(precision, images[:VERIFIED_IMAGES])
         fused = self._copies[precision]
         if isinstance(fused, FusedCopy):
             self.unfused = ""

@@ -256,7 +256,9 @@ class Passes:
                 precision = dataclasses.replace(precision, dtype="float32")
             verified = recordable(images[:VERIFIED_IMAGES]).to(self.device)
             excludes = self._excludes(images)
-            with self._fusion.forward(precision, verified, compiling) as fused:
+            # What backward() computes again is computed without the data type of the copy's passes.
+            objection = "its gradients need backward()" if bare(self.model) in _by_backward else ""
+            with self._fusion.forward(precision, verified, compiling, objection=objection) as fused:
                 if isinstance(fused, Pass):
                     fused.classes = self._classes or fused.classes
                 yield counted(fused, excludes=excludes)

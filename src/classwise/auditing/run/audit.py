@@ -93,7 +93,7 @@ def audit(
             f"{model} contains one run per seed; give one of them, or use classwise.audit_seeds for all"
         )
     shards = options.get("shards")
-    threat, attacks = asked_by(options.get("policy"), threat, attacks)
+    threat, attacks, options = asked_by(options, threat, attacks, resume=resume)
     with process_group(distributed=distributed) as processes, chosen_arithmetic(options.get("precision")):
         started, suite = time.monotonic(), parse_attacks(attacks, norm_of(threat))
         folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=shards is not None)
@@ -124,7 +124,7 @@ def claim_for_shards(
         The plan, whose batch size and precision all shards must have.
     """
     check(audit, options)
-    threat, attacks = asked_by(options.get("policy"), threat, attacks)
+    threat, attacks, options = asked_by(options, threat, attacks, resume=resume)
     suite = parse_attacks(attacks, norm_of(threat))
     with chosen_arithmetic(options.get("precision")):
         folder, ready = _prepared(model, data, threat, suite, out, options, resume=resume, merges=False)

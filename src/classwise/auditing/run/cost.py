@@ -148,8 +148,8 @@ def estimate(
         >>> cost.forwards_expected, cost.backwards_expected
         (260, 200)
     """
+    threat, attacks, options = asked_by(options, threat, attacks)
     asked: Evaluation = {**options, "save": (), "trace": ()}
-    threat, attacks = asked_by(options.get("policy"), threat, attacks)
     with chosen_arithmetic(options.get("precision")):
         ready = prepare(model, data, parse_attacks(attacks, norm_of(threat)), threat, asked)
         engine, first = ready.plan.engine(ready.model, classes=ready.meta.num_classes), next(ready.pieces)

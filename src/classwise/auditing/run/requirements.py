@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from classwise.auditing.criteria.policy import Policy
-from classwise.auditing.evaluation.evaluation import STORED, GuardMode
+from classwise.auditing.evaluation.evaluation import STORED, Evaluation, GuardMode
 from classwise.auditing.guards.budget import GUARDS
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.meta import Meta, stated_threat
@@ -51,17 +51,24 @@ def checked_policy(path: str | os.PathLike[str], meta: Meta, group: str | None =
 
 
 def asked_by(
-    policy: str | os.PathLike[str] | None, threat: ThreatLike | None, attacks: Attacks | None
-) -> tuple[ThreatLike | None, Attacks | None]:
-    """The threat and the attacks of an audit: those that are given, or those of its policy.
+    options: Evaluation, threat: ThreatLike | None, attacks: Attacks | None, *, resume: bool = False
+) -> tuple[ThreatLike | None, Attacks | None, Evaluation]:
+    """The threat, the attacks and the options of an audit: those that are given, or those of its policy.
+
+    The precision is one of them, so that an audit of a policy is the same on every processor. A resumed audit keeps its
+    own.
 
     Raises:
         ClasswiseError: as `Policy.read`.
     """
-    if policy is None or (threat is not None and attacks is not None):
-        return threat, attacks
+    policy = options.get("policy")
+    if policy is None:
+        return threat, attacks, options
     stated = Policy.read(policy)
-    return stated.threat_model.radius if threat is None else threat, stated.attacks if attacks is None else attacks
+    if options.get("precision") is None and stated.precision != "any" and not resume:
+        options = {**options, "precision": stated.precision}
+    threat = stated.threat_model.radius if threat is None else threat
+    return threat, stated.attacks if attacks is None else attacks, options
 
 
 def refuse_lacking(policy: Policy, meta: Meta, group: str | None, guards: GuardMode, where: str) -> None:

@@ -25,6 +25,7 @@ from classwise.auditing.outcomes.meta import CHANGED_NOTE, FREQUENCY, FREQUENCY_
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.audit_folder import RecordedCode
 from classwise.auditing.run.batch_sizes import SMALL_PIXELS, fitting_batch
+from classwise.auditing.run.chosen_precision import in_float32_if_faster, in_float32_if_needed
 from classwise.auditing.run.inputs import (
     Model,
     as_classifier,
@@ -48,9 +49,7 @@ from classwise.auditing.run.partition import pieces_of_shard, rows_of, shard_of
 from classwise.auditing.run.plan import Plan
 from classwise.auditing.run.requirements import checked_policy, refuse_lacking
 from classwise.auditing.run.suite import Suite, require_applicable, split_suite
-from classwise.core.compute.precision import FLOAT32, precision_of
-from classwise.core.compute.rng import generators_restored
-from classwise.core.errors import ClasswiseError, first_line
+from classwise.core.errors import ClasswiseError
 from classwise.core.files.storage import ResultFolder
 from classwise.core.progress.listener import Progress
 from classwise.core.settings.code_identity import check_unchanged, without_empty
@@ -155,7 +154,7 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
     with evaluating(classifier) as was_training:
-        tried = _tried(classifier, plan, source, first)
+        tried = _tried(classifier, plan, source, first, is_shard=shard is not None)
         network = _network_of(classifier)
         parameters = fingerprint(network)
     code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
@@ -260,27 +259,6 @@ def _hash_of(parameters: str, classifier: nn.Module) -> str:
     return hashlib.sha256(f"{parameters} {inner.kind}".encode()).hexdigest()
 
 
-def _in_float32_if_needed(plan: Plan, model: nn.Module, x: Tensor) -> tuple[Plan, str]:
-    """The plan, in float32 if a model fails in bfloat16, such as an int8 one, and no precision was asked for; and why.
-
-    Raises:
-        ClasswiseError: if the model fails in bfloat16 and that was asked for.
-    """
-    if plan.precision.dtype != "bfloat16":
-        return plan, ""
-    try:
-        with evaluating(model), torch.no_grad(), generators_restored(x.device):
-            plan.precision.forward(model)(x)
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # code of the user, which has succeeded in float32
-        reason = f"the model fails in bfloat16 ({first_line(error)})"
-        if precision_of(plan.asked["precision"]) is not None:
-            raise ClasswiseError(f"{reason}; use precision=float32") from error
-        return replace(plan, precision=FLOAT32), f"gradients are computed in float32: {reason}"
-    return plan, ""
-
-
 def _step_notes(attacks: Mapping[str, Attack], threat: Threat) -> list[str]:
     """Notes on step sizes that do not suit one radius of a norm."""
     if threat.norm not in NORM_BALLS or not isinstance(threat.epsilon, float):
@@ -310,7 +288,7 @@ class _Tried(NamedTuple):
     note: str
 
 
-def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images) -> _Tried:
+def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, *, is_shard: bool) -> _Tried:
     """Pass a few of the first images through the model, and complete the plan and the metadata.
 
     Raises:
@@ -336,11 +314,14 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
     images = len(source) if isinstance(source, Images) else source.expected
     try:
         check_outputs(whole, few_images)
-        plan, precision_note = _in_float32_if_needed(plan, model, one.x.to(small.device))
+        plan, precision_note = in_float32_if_needed(plan, model, one.x.to(small.device))
         if precision_note:
             small = plan.engine(model, few)
         applicable, no_gradient = split_suite(plan.suite, small, first.batch(slice(0, few)), plan.threat)
         require_applicable(applicable, plan.suite, no_gradient)
+        if not (precision_note or no_gradient or is_shard):  # each shard could choose another precision
+            timed = few_images[: SMALLEST_BATCH if few > 1 else NARROWEST].to(small.device)
+            plan, precision_note = in_float32_if_faster(plan, model, timed, applicable.attacks.values(), images)
         fit = fitting_batch(model, one.x.to(small.device), plan.asked["batch_size"], images=images)
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(

@@ -48,8 +48,8 @@ from classwise.core.compute.precision import check_device
 from classwise.core.errors import ClasswiseError
 
 ALL: dict[str, Callable[..., str]] = {
-    "limit": limit.run,
     "training_step": training_step.run,
+    "limit": limit.run,
     "methods": methods.run,
     "evaluation": evaluation.run,
     "audit-calls": audit_calls.run,

@@ -2,7 +2,8 @@
 
 Whole calls, in turn in one process. Of PGD-20 the others are torchattacks, the same loop in bfloat16 (``plain``), and
 ``early``: images leave the batch once their success is confirmed in float32. Of AutoAttack it is pyautoattack, of
-training a loop without schedules, files and measurements. bfloat16 is used only where it is fast (`fastest`).
+training a loop without schedules, files and measurements. bfloat16 is used only where it is fast (`fastest`). A last
+table has gradient passes in both precisions, compiled by Inductor or not.
 
 Environment variable ``ONLY``: parts of names of rows, separated by commas; others are not measured.
 """
@@ -10,11 +11,13 @@ Environment variable ``ONLY``: parts of names of rows, separated by commas; othe
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import os
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,11 +25,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from tests.models.networks import NETWORKS
 from torch import Tensor, nn
 
 from benchmarks.evaluation import BATCH, CHECKPOINTS, torchattacks_pgd
 from benchmarks.pairing import Timing, paired
 from benchmarks.tables import table
+from classwise.attacks.engine import Engine, value_and_gradient
 from classwise.auditing.run.audit import audit
 from classwise.core.compute.precision import FAST, FLOAT32, Precision, fastest
 from classwise.core.errors import ClasswiseError
@@ -35,6 +40,7 @@ from classwise.models import build_model, load_model
 from classwise.threat.ball import Threat
 from classwise.training.train import train
 
+ONLY = os.environ.get("ONLY", "")
 STEPS = 20
 OURS = "classwise"
 CPU = torch.device("cpu")
@@ -105,7 +111,7 @@ def digits_mlp() -> tuple[nn.Module, Images]:
         for rows in torch.split(order, 64):
             batch = data.batch(rows)
             optimizer.zero_grad()
-            F.cross_entropy(model(batch.x), batch.y).backward()
+            F.cross_entropy(model(batch.x), batch.y).backward()  # type: ignore[no-untyped-call]  # as in torch
             optimizer.step()
     return model.eval(), test
 
@@ -201,7 +207,7 @@ def audits(case: Case) -> tuple[Timing, Mapping[str, float]]:
     step, precision = case.epsilon / 4, fastest(CPU)
     case.model.requires_grad_(requires_grad=False)
     if precision.channels_last:
-        case.model.to(memory_format=torch.channels_last)
+        case.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch annotates one overload
 
     def ours() -> float:
         spec = {"name": "pgd", "steps": STEPS, "step_size": step}
@@ -212,7 +218,10 @@ def audits(case: Case) -> tuple[Timing, Mapping[str, float]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             attack = torchattacks_pgd(case.model, case.epsilon, step, case.data)
-        parts = [attack(part, labels) for part, labels in zip(batch.x.split(BATCH), batch.y.split(BATCH), strict=True)]
+        parts = [
+            attack(part, labels)
+            for part, labels in zip(torch.split(batch.x, BATCH), torch.split(batch.y, BATCH), strict=True)
+        ]
         return 1 - float(wrong(case.model, torch.cat(parts), batch.y).float().mean())
 
     loop = (case.model, batch.x, batch.y, case.epsilon, step, precision)
@@ -267,7 +276,7 @@ def epoch(data: Images, precision: Precision, rounds: int) -> Timing:
     def loop() -> None:
         torch.manual_seed(0)
         model = build_model("preactresnet18", num_classes=data.num_classes, in_channels=3, width=0.25)
-        model.train().to(memory_format=torch.channels_last)
+        model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch annotates one overload
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
         for rows in torch.split(torch.randperm(len(data)), BATCH):
             batch = data.batch(rows)
@@ -284,61 +293,130 @@ def epoch(data: Images, precision: Precision, rounds: int) -> Timing:
             with torch.autocast("cpu", torch.bfloat16, enabled=precision.dtype == "bfloat16"):
                 logits = model(attacked.contiguous(memory_format=torch.channels_last))
             optimizer.zero_grad()
-            F.cross_entropy(logits.float(), batch.y).backward()
+            F.cross_entropy(logits.float(), batch.y).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
             optimizer.step()
 
     return paired({OURS: ours, "loop": loop}, rounds, warm_up=0)
+
+
+def passes(model: nn.Module, x: Tensor, rounds: int) -> list[str]:
+    """Milliseconds of a gradient pass in each precision, compiled or not, and the seconds until it is compiled."""
+    cells = []
+    model.requires_grad_(requires_grad=False)
+    for precision in (FLOAT32, FAST):
+        compiled = dataclasses.replace(precision, compile="on")
+        with contextlib.ExitStack() as stack:
+            functions, warm_up = dict[str, Callable[[], object]](), 0.0
+            for name, settings in (("plain", precision), ("compiled", compiled)):
+                engine = Engine(model, precision=settings, batch_size=len(x))
+                compiling = settings.compiling(CPU, len(x), math.inf)
+                forward = stack.enter_context(engine.passes.for_gradients(x, precise=False, compiling=compiling))
+                stack.enter_context(forward.arithmetic())
+                functions[name] = partial(value_and_gradient, forward, x, lambda logits: logits.logsumexp(1))
+                begun = time.perf_counter()
+                functions[name]()
+                warm_up = time.perf_counter() - begun
+            timing = paired(functions, rounds)
+        cells += [f"{1000 * timing.median('plain'):.1f}", str(timing.ratio("plain", "compiled", precision.dtype))]
+        cells.append(f"{warm_up:.0f}")
+    return cells
+
+
+def networks() -> dict[str, tuple[nn.Module, Tensor]]:
+    """Networks of several kinds, and images of which gradients are timed."""
+    torch.manual_seed(0)
+    mlp, _ = digits_mlp()
+    small, large = torch.rand(64, 3, 32, 32), torch.rand(16, 3, 224, 224)
+    options: dict[str, Any] = {"num_classes": 10, "in_channels": 3}
+    return {
+        "PreActResNet-18 at width 0.25": (build_model("preactresnet18", width=0.25, **options).eval(), small),
+        "PreActResNet-18": (build_model("preactresnet18", **options).eval(), small),
+        "ResNet-50, 224 pixels, 16 images": (build_model("resnet50", stem="7x7", **options).eval(), large),
+        "small ViT": (SmallViT().eval(), small),
+        "small MobileNet": (NETWORKS["mobilenet"](classes=10, width=32).eval(), small),
+        "MLP": (mlp, torch.rand(64, 1, 8, 8)),
+    }
 
 
 def _fields(precision: Precision) -> dict[str, Any]:
     return {"dtype": precision.dtype, "channels_last": precision.channels_last}
 
 
-def _wanted(name: str) -> bool:
-    only = os.environ.get("ONLY", "")
-    return not only or any(part.strip() in name for part in only.split(","))
+def _rows(names: Iterable[str], measured: Callable[[str], list[str]]) -> list[list[str]]:
+    """The rows of those that are wanted (``ONLY``), each printed at once."""
+    rows = []
+    for name in names:
+        if not ONLY or any(part.strip() in name for part in ONLY.split(",")):
+            rows.append([name, *measured(name)])
+            print(" | ".join(rows[-1]), flush=True)
+    return rows
+
+
+def audit_table(*, quick: bool) -> str:
+    by_name = {case.name: case for case in cases(quick=quick)}
+
+    def measured(name: str) -> list[str]:
+        timing, robust = audits(by_name[name])
+        others = [str(timing.ratio(other, OURS, name)) for other in timing.seconds if other != OURS]
+        accuracies = ", ".join(f"{robust[contender]:.1%}" for contender in timing.seconds)
+        return [f"{timing.median(OURS):.2f}", *others, accuracies]
+
+    header = ["PGD-20", f"{OURS}, s", "torchattacks", f"plain {fastest(CPU).dtype}", "early", "robust accuracies"]
+    title = "Seconds of the other over those of classwise, whole audits with guards"
+    return table(title, header, _rows(by_name, measured))
+
+
+def autoattack_table(*, quick: bool) -> str:
+    model, counts = load_model(CHECKPOINTS / "cifar10-at.safetensors").eval(), (32,) if quick else (64, 128, 512)
+    data = load_data("cifar10", split="test", subset=max(counts), download=False)
+    pairs = [(count, precision) for count in counts for precision in _precisions()[: 1 if count > 128 else 2]]
+    of = {f"AutoAttack, {count} images, {precision.dtype}": (count, precision) for count, precision in pairs}
+
+    def measured(name: str) -> list[str]:
+        count, precision = of[name]
+        timing, robust = autoattack(model, data.take(slice(0, count)), precision)
+        seconds = [f"{timing.median(contender):.1f}" for contender in timing.seconds]
+        ratio = str(timing.ratio("pyautoattack", OURS, name))
+        return [*seconds, ratio, ", ".join(f"{value:.1%}" for value in robust.values())]
+
+    header = ["suite", f"{OURS}, s", "pyautoattack, s", "ratio", "robust accuracies"]
+    return table("AutoAttack, whole audits with guards", header, _rows(of, measured))
+
+
+def training_table(*, quick: bool) -> str:
+    count = 256 if quick else 4_900
+    data = load_data("cifar10", split="train", subset=math.ceil(count / 0.98), download=False)
+    of = {f"AT, an epoch of {count:,} images, {precision.dtype}": precision for precision in _precisions()}
+
+    def measured(name: str) -> list[str]:
+        timing = epoch(data, of[name], 1 if quick else 2)
+        return [*(f"{timing.median(each):.1f}" for each in timing.seconds), str(timing.ratio("loop", OURS, name))]
+
+    header = ["training", f"{OURS}, s", "loop, s", "ratio"]
+    return table("A training from the call to its end", header, _rows(of, measured))
+
+
+def passes_table(*, quick: bool) -> str:
+    of = networks()
+    header = ["gradients of 64 images"]
+    for dtype in ("float32", "bfloat16"):
+        header += [f"{dtype}, ms", "plain / compiled", "until compiled, s"]
+    names = list(of)[-1:] if quick else of
+    return table(
+        "Passes of fused copies, compiled by Inductor or not", header, _rows(names, lambda name: passes(*of[name], 5))
+    )
+
+
+def _precisions() -> list[Precision]:
+    return [FLOAT32] if fastest(CPU) == FLOAT32 else [FAST, FLOAT32]
 
 
 def run(*, quick: bool) -> str:
-    """The tables of audits, AutoAttack and training."""
-    precisions = [FLOAT32] if fastest(CPU) == FLOAT32 else [FAST, FLOAT32]
-    rows = []
-    for case in cases(quick=quick):
-        if _wanted(case.name):
-            timing, robust = audits(case)
-            others = [name for name in timing.seconds if name != OURS]
-            rows.append([case.name, f"{timing.median(OURS):.2f}"])
-            rows[-1] += [str(timing.ratio(name, OURS, case.name)) for name in others]
-            rows[-1].append(", ".join(f"{robust[name]:.1%}" for name in timing.seconds))
-            print(" | ".join(rows[-1]), flush=True)
-    fast = f"plain {precisions[0].dtype}"
-    header = ["PGD-20", f"{OURS}, s", "torchattacks", fast, "early", "robust accuracy of each"]
-    title = "Seconds of the other over those of classwise, whole audits with guards"
-    parts = [table(title, header, rows)] if rows else []
-    try:
-        data = load_data("cifar10", split="test", subset=512, download=False)
-    except ClasswiseError as error:
-        return "\n".join([*parts, f"AutoAttack and training were not timed: {error}\n"])
-    rows, model = [], load_model(CHECKPOINTS / "cifar10-at.safetensors").eval()
-    for count in (32,) if quick else (64, 128, 512):
-        for precision in precisions:
-            name = f"AutoAttack, {count} images, {precision.dtype}"
-            if _wanted(name):
-                timing, robust = autoattack(model, data.take(slice(0, count)), precision)
-                seconds = [f"{timing.median(each):.1f}" for each in timing.seconds]
-                rows.append([name, *seconds, str(timing.ratio("pyautoattack", OURS, name))])
-                rows[-1].append(", ".join(f"{value:.1%}" for value in robust.values()))
-                print(" | ".join(rows[-1]), flush=True)
-    header = ["suite", f"{OURS}, s", "pyautoattack, s", "ratio", "robust accuracy of each"]
-    parts += [table("AutoAttack, whole audits with guards", header, rows)] if rows else []
-    rows, count = [], 256 if quick else 4_900
-    for precision in precisions:
-        name = f"AT, an epoch of {count:,} images, {precision.dtype}"
-        if _wanted(name):
-            images = load_data("cifar10", split="train", subset=math.ceil(count / 0.98), download=False)
-            timing = epoch(images, precision, 1 if quick else 3)
-            seconds = [f"{timing.median(each):.1f}" for each in timing.seconds]
-            rows.append([name, *seconds, str(timing.ratio("loop", OURS, name))])
-            print(" | ".join(rows[-1]), flush=True)
-    header = ["training", f"{OURS}, s", "loop, s", "ratio"]
-    return "\n".join(parts + ([table("A training from the call to its end", header, rows)] if rows else []))
+    """The tables of audits, AutoAttack, training and passes."""
+    parts = []
+    for measured in (audit_table, autoattack_table, training_table, passes_table):
+        try:
+            parts.append(measured(quick=quick))
+        except (ClasswiseError, ImportError) as error:
+            parts.append(f"{measured.__name__} was skipped: {error}\n")
+    return "\n".join(parts)

@@ -93,7 +93,7 @@ def test_a_function_with_kwargs_receives_the_settings(classwise: Classwise) -> N
         (("mynet:Net", "--model-set", "outputs=logits"), "not a setting of the model; use --weights"),
         (("mynet:One", "--model-set", "num_classes=1"), "use load_model(model, outputs='binary') (--outputs binary)"),
         (("mynet:One", "--outputs", "binary"), "the model has 2 classes, the data set 'digits' has 10"),
-        (("mynet:Net", "--outputs", "binary-logits", "--model-set", "num_classes=2"), "of shape (32, 2) for 32 images"),
+        (("mynet:Net", "--outputs", "binary-logits", "--model-set", "num_classes=2"), "of shape (8, 2) for 8 images"),
         (("hf:no/such/model",), "there is no such folder; a hub id is ORGANISATION/NAME"),
     ],
 )

@@ -271,11 +271,12 @@ def autoattack(model: nn.Module, data: Images, precision: Precision) -> tuple[Ti
 
 def epoch(data: Images, precision: Precision, rounds: int) -> Timing:
     """Times of one epoch of AT (PGD-10) at quarter width: `train`, and a loop over the same batches."""
-    fields = {"model.width": 0.25, "epochs": 1, "precision": _fields(precision), "data.validation": 0.02}
+    settings = {"dtype": precision.dtype, "channels_last": precision.channels_last}
+    fields = {"model.width": 0.25, "precision": settings, "data.validation": 0.02}
 
     def ours() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            train({"base": "at", **fields}, data=data, out=Path(folder) / "run")
+            train("at", data=data, out=Path(folder) / "run", overrides=fields, epochs=1)
 
     def loop() -> None:
         torch.manual_seed(0)

@@ -177,10 +177,10 @@ class Passes:
         """Logits of few images in a smaller batch, on a CPU; None if they may have other bits than in a full one.
 
         The batch is filled with images whose logits in a full batch are known. If they get other bits, or random
-        numbers are drawn, neither this size nor a smaller one is used again.
+        numbers are drawn, twice the size is the smallest that is used from then on.
         """
-        size = -(-(len(block) + KNOWN) // NARROWEST) * NARROWEST
-        if self._known is None or not self._narrowest <= size < self.batch_size:
+        size = max(-(-(len(block) + KNOWN) // NARROWEST) * NARROWEST, self._narrowest)
+        if self._known is None or size >= self.batch_size:
             return None
         images, expected = self._known
         if (images.shape[1:], images.dtype) != (block.shape[1:], block.dtype):

@@ -85,16 +85,30 @@ class CountedForward:
         self.restore: Callable[[], None] = lambda: None
         self.forwards = 0
         self.backwards = 0
+        self._observed: list[Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Float32 logits (N, classes), finite for classes that are excluded by -inf (`raised`)."""
         self.forwards += len(x)
+        if self._observed is not None and x.requires_grad:
+            x.register_hook(self._observed.append)  # type: ignore[no-untyped-call]  # torch does not annotate it
         logits = self._forward(x)
+        if self._observed is not None:
+            self._observed.append(logits.detach())
         if self._excludes:
             logits = raised(logits)
         if logits.requires_grad:
             logits.register_hook(self._count_backward)  # type: ignore[no-untyped-call]  # torch does not annotate it
         return logits
+
+    @contextmanager
+    def observed(self) -> Iterator[list[Tensor]]:
+        """Context with the list of the logits of its passes, and of the gradients of the images."""
+        self._observed = found = list[Tensor]()
+        try:
+            yield found
+        finally:
+            self._observed = None
 
     def compile_batches_of(self, count: int) -> None:
         """Set the number of images of a compiled pass."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from classwise.attacks.engine.attack import Attack, AttackInputs, State
 from classwise.attacks.engine.decisions import margin as logit_margin
 from classwise.attacks.engine.graphed import Comparison, GraphedSteps, GraphUse
-from classwise.attacks.engine.passes import NARROWEST, CountedForward, Passes, recordable
+from classwise.attacks.engine.passes import NARROWEST, CountedForward, Passes, bitwise_equal, recordable
 from classwise.attacks.engine.polling import EndedSlots
 from classwise.attacks.engine.rows import (
     Buffer,
@@ -120,6 +120,10 @@ class BatchSizes:
         if self.rounded:
             return self.fitting(count, slots)
         return min((size for size, *of in self.admissible if size >= count and (*of,) == shape), default=slots)
+
+
+Trial = tuple[Columns, list[Tensor]]
+"""Slots after a step in some batch size, and the logits and gradients of its passes."""
 
 
 class Stage(IntEnum):
@@ -368,10 +372,12 @@ class Queue:
         places = rows[torch.arange(size) % len(rows)]
         tested = 1 if sizes.rounded else steps
         with self._forward.not_compiled():  # compiled kernels round otherwise, and no smaller batch is compiled
-            narrow = self._advance(take(slots, places), tested)
-            wide = slots if known else self._advance(slots, tested)
+            with self._forward.observed() as few:
+                narrow = self._advance(take(slots, places), tested)
+            with self._forward.observed() as many:
+                wide = slots if known else self._advance(slots, tested)
         if not known:
-            difference, compared = self._difference(slots, wide, narrow, rows)
+            difference, compared = self._difference(slots, (wide, many), (narrow, few), rows)
             if difference:
                 sizes.refuse(size, difference)
                 return self._advance(wide, steps - tested), live
@@ -381,14 +387,20 @@ class Queue:
         self._ended.moved(places, live)
         return self._advance(narrow, steps - tested), live
 
-    def _difference(self, before: Columns, wide: Columns, narrow: Columns, rows: Tensor) -> tuple[str, int]:
+    def _difference(self, before: Columns, wide: Trial, narrow: Trial, rows: Tensor) -> tuple[str, int]:
         """How the result of a smaller batch differs from that of the larger one in its rows; empty if it does not.
 
-        Also the number of rows that show it: on a GPU, rows may have ended without being read yet.
+        Also the number of rows that show it: on a GPU, rows may have ended without being read yet. On a CPU, logits and
+        gradients are compared, too: steps in the direction of the sign are the same for other bits of them.
         """
-        expected, found = take(wide, rows), take(narrow, torch.arange(len(rows)))
+        first = torch.arange(len(rows))
+        expected, found = take(wide[0], rows), take(narrow[0], first)
         if not self._batch_sizes.rounded:
-            return "" if same_bits(expected, found) else "it gives other bits", len(rows)
+            size = len(narrow[0]["row"])
+            if same := same_bits(expected, found) and len(wide[1]) == len(narrow[1]):
+                passes = zip(wide[1], narrow[1], strict=True)
+                same = all(bitwise_equal(many[rows], few[first]) for many, few in passes if len(few) == size)
+            return "" if same else "it gives other bits", len(rows)
         comparison = Comparison(take(before, rows), expected)
         differs = comparison.difference(found)
         return differs and f"it computes another {differs}", comparison.rows

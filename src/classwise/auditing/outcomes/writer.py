@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +109,7 @@ class OutcomeWriter:
         self.flush()
         done = self._done[label]
         if not done:
-            return self._empty().set_index("index", drop=False)
+            return self._empty.set_index("index", drop=False)
         done[:] = [rows] = [pd.concat(done) if len(done) > 1 else done[0]]
         places = pd.Index(rows["index"]).get_indexer(index)
         return rows.take(places[places >= 0]).set_index("index", drop=False)
@@ -128,7 +129,9 @@ class OutcomeWriter:
         """The table of all rows."""
         self.flush()
         blocks = [rows for blocks in self._done.values() for rows in blocks]
-        return Outcomes(pd.concat(blocks) if blocks else self._empty(), self.meta)
+        return Outcomes(pd.concat(blocks) if blocks else self._empty, self.meta)
 
+    @cached_property
     def _empty(self) -> pd.DataFrame:
+        """The table without rows."""
         return outcome_files.typed(pd.DataFrame(columns=[*outcome_files.COLUMNS, *self.meta.groups]), self.meta)

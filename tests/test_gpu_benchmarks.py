@@ -443,9 +443,9 @@ def test_another_fused_copy_is_found(gpu: PretendCuda, monkeypatch: pytest.Monke
     class Inexact(Fusion):
         @contextmanager
         def forward(
-            self, precision: Precision, images: Tensor, compiling: Compiling | None = None
+            self, precision: Precision, images: Tensor, compiling: Compiling | None = None, *, objection: str = ""
         ) -> Iterator[Forward]:
-            with super().forward(precision, images, compiling) as forward:
+            with super().forward(precision, images, compiling, objection=objection) as forward:
                 yield lambda x: forward(x) * (1 + 2e-5)
 
     monkeypatch.setattr(parity, "Fusion", Inexact)

@@ -282,7 +282,10 @@ def test_a_batch_of_nothing_and_an_unsupported_norm_are_refused(case: tuple[Smal
 
 
 class Sized(nn.Module):
-    """A linear model whose last bits depend on the size of the batch, as with other kernels; it counts its sizes."""
+    """A linear model whose last bits depend on the size of the batch, as with other kernels; it counts its sizes.
+
+    It computes in float64, whose rounding by kernel is lost.
+    """
 
     def __init__(self, noise: float) -> None:
         super().__init__()
@@ -292,7 +295,7 @@ class Sized(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.requires_grad:
             self.sizes[len(x)] = self.sizes.get(len(x), 0) + 1
-        logits: Tensor = self.linear(x)
+        logits: Tensor = self.linear.double()(x.double()).float()
         return logits * (1 + self.noise * len(x))
 
 

@@ -17,6 +17,7 @@ from classwise.core.files.csv_files import original_text
 from classwise.reporting import export
 from classwise.reporting.exports.export import file_name
 from classwise.reporting.svg import Drawing
+from classwise.stats.registry import all_metrics
 from tests.refusals import check_refused
 
 from .conftest import SUPERCLASSES, MakeAudit
@@ -175,6 +176,24 @@ def test_chosen_columns(make_audit: MakeAudit, tmp_path: Path) -> None:
         columns=["overal"],
     )
     assert not (tmp_path / "no").exists()
+
+
+def test_the_text_below_a_table_explains_the_columns_that_it_has(make_audit: MakeAudit, tmp_path: Path) -> None:
+    """Each metric is defined where it has a column, and named nowhere else."""
+    audit = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    for stem, result in (("attacks", audit), ("methods", compare({"old": audit, "new": audit}))):
+        export(result, tmp_path / "all", ("md",))
+        export(result, tmp_path / "two", ("md",), columns=["worst", "MCD"])
+        whole, narrow = ((tmp_path / name / f"{stem}.md").read_text(encoding="utf-8") for name in ("all", "two"))
+        for metric in all_metrics().values():
+            if metric.name not in ("overall", "macro", "worst"):
+                definition = f"{metric.title[:1].upper()}{metric.title[1:]}: "
+                assert definition in whole.replace("\u00a0", " ")
+                assert (definition in narrow.replace("\u00a0", " ")) == (metric.title == "MCD"), (stem, metric.title)
+        for absent in ("HMW", "asymmetry", "variance"):
+            assert absent in whole
+            assert absent not in narrow
+        assert "interval of the lowest class accuracy" in narrow
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -52,12 +52,17 @@ class Table:
     rows: Sequence[Row] = field(default_factory=tuple)
     note: str = ""
 
+    @property
+    def notes(self) -> str:
+        """All text below the table."""
+        return self.note
+
     def first(self, most: int = MAX_ROWS) -> Table:
         """Truncate the table after ``most`` rows and add a note on the omitted ones."""
         if len(self.rows) <= most:
             return self
-        note = f"The first {most} of {len(self.rows)} rows; the CSV export contains all rows."
-        return Table(self.caption, self.heads, self.rows[:most], f"{self.note} {note}".strip())
+        omitted = f"The first {most} of {len(self.rows)} rows; the CSV export contains all rows."
+        return replace(self, rows=self.rows[:most], note=f"{self.note} {omitted}".strip())
 
     def select(self, columns: Sequence[str]) -> Table:
         """Keep the columns with these heads, in this order, beside the names of the rows; all columns if none has."""
@@ -83,7 +88,7 @@ class Table:
                 cells.append(f"{markdown_text(cell.text)}{span}")
             lines.append(_line(f"**{cell}**" if bold and cell else cell for cell, bold in _with_bold(cells, row)))
         parts = [f"### {markdown_text(self.caption)}", "\n".join(lines)]
-        parts += [markdown_text(self.note)] if self.note else []
+        parts += [markdown_text(self.notes)] if self.notes else []
         return "\n\n".join(parts) + "\n"
 
     def latex(self, label: str = "") -> str:
@@ -112,7 +117,7 @@ class Table:
             *map(_latex_row, rows),
             "\\bottomrule",
             "\\end{tabular}",
-            *([f"\\par\\smallskip\\footnotesize {latex_text(self.note)}"] if self.note else []),
+            *([f"\\par\\smallskip\\footnotesize {latex_text(self.notes)}"] if self.notes else []),
             "\\end{table}",
         ]
         return "\n".join(lines) + "\n"
@@ -121,6 +126,22 @@ class Table:
 def plain_head(head: str) -> str:
     """A head without regard to case and kind of space."""
     return " ".join(head.split()).casefold()
+
+
+@dataclass(frozen=True)
+class ExplainedTable(Table):
+    """A table whose text explains the columns that it has, also after `select`.
+
+    Attributes:
+        about_columns: a function of the heads of the columns that returns the text on what they mean.
+    """
+
+    about_columns: Callable[[Sequence[str]], str] = field(kw_only=True)
+
+    @property
+    def notes(self) -> str:
+        """All text below the table."""
+        return " ".join(filter(None, (self.note, self.about_columns(self.heads))))
 
 
 def _with_bold(texts: Sequence[str], row: Row) -> Iterator[tuple[str, bool]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from classwise.auditing.outcomes.table import ALL
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is_cumulative
-from classwise.reporting.tables import Cell, Row, Table, share_cell
+from classwise.reporting.tables import Cell, ExplainedTable, Row, Table, share_cell
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class
 from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
@@ -28,14 +29,10 @@ CUMULATIVE_NOTE = (
 """Note of every table and figure that shows the attacks of a cascade."""
 
 
-def metrics_note() -> str:
-    """Definitions of the metrics in the tables of pages, but for the means and the worst class."""
-    return definitions(arranged("worst20", "mcd", "cv", without=("overall", "macro", "worst")))
-
-
-def means_note() -> str:
-    """Definitions of the overall accuracy and the class mean."""
-    return definitions([all_metrics()[name] for name in ("overall", "macro")])
+def metrics_note(heads: Collection[str]) -> str:
+    """Definitions of the metrics among the heads of a table, but for the worst class."""
+    shown = arranged("overall", "macro", "worst20", "mcd", "cv", without=("worst",))
+    return definitions(metric for metric in shown if metric.title in heads)
 
 
 def legend(heads: Collection[str]) -> str:
@@ -111,17 +108,30 @@ def attack_table(summary: AuditSummary) -> Table:
         cells.insert(place - 1, Cell(summary.names[label], f"n {images}"))
         rows.append(Row(summary.heading(name), cells, weak=name == ALL and summary.attacked))
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
-    bold = "Bold: under all attacks together. " if summary.attacked else ""
-    note = (
-        f"On {images}. {bold}{means_note()} Worst: accuracy of the worst {summary.singular}, with the "
-        f"{formatting.lowest_interval_name(alpha, summary.kind)}. {metrics_note()} The intervals of MCD and of the "
-        "class-wise variance are derived from simultaneous intervals of all classes, that of asymmetry of all pairs. "
-        "Of those of worst, worst 20\u00a0% and HMW, only the upper ends are corrected for all classes."
-    )
-    if summary.meta.cascade:
-        note += f" {CUMULATIVE_NOTE}"
-    note = f"{note} {failures_note(summary.inputs.values())}".rstrip()
-    return Table(f"Results per attack, percent [{formatting.level(summary.alpha)} interval]", heads, rows, note)
+    bold = "Bold: under all attacks together." if summary.attacked else ""
+    cumulative = CUMULATIVE_NOTE if summary.meta.cascade else ""
+    text = " ".join(filter(None, [f"On {images}.", bold, cumulative, failures_note(summary.inputs.values())]))
+    caption = f"Results per attack, percent [{formatting.level(summary.alpha)} interval]"
+    return ExplainedTable(caption, heads, rows, text, about_columns=partial(_about_columns, summary))
+
+
+def _about_columns(summary: AuditSummary, heads: Sequence[str]) -> str:
+    """What the metrics of an audit and their intervals are."""
+    sentences = [metrics_note(heads)]
+    if "worst" in heads:
+        interval = formatting.lowest_interval_name(summary.alpha, summary.kind)
+        sentences.append(f"Worst: accuracy of the worst {summary.singular}, with the {interval}.")
+    titles = {name: metric.title for name, metric in all_metrics().items()}
+    for names, derived in (
+        (("mcd", "cv"), "derived from simultaneous intervals of all classes"),
+        (("asymmetry",), "derived from simultaneous intervals of all pairs of classes"),
+        (("worst", "worst20", "hmw"), "corrected for all classes at the upper end only"),
+    ):
+        shown = [titles[name] for name in names if titles[name] in heads]
+        if shown:
+            subject = "interval of {} is" if len(shown) == 1 else "intervals of {} are"
+            sentences.append(f"The {subject.format(formatting.listed(shown))} {derived}.")
+    return " ".join(filter(None, sentences))
 
 
 def class_frame(summary: AuditSummary) -> pd.DataFrame:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from classwise.reporting.figures.dots import Value, dot_rows
 from classwise.reporting.figures.points import trade_off, unexceeded
 from classwise.reporting.palette import SERIES
 from classwise.reporting.svg import Drawing
-from classwise.reporting.tables import Cell, Row, Table
+from classwise.reporting.tables import Cell, ExplainedTable, Row, Table
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.averages import overall_estimate
 from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
@@ -116,7 +117,6 @@ def measure_table(comparison: Comparison) -> Table:
             cells.append(_over_seeds(metric, estimates))
         rows.append(Row(name, cells))
     note = (
-        f"Beside worst: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}. {metrics_note()} "
         "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
@@ -130,7 +130,14 @@ def measure_table(comparison: Comparison) -> Table:
         if best_overall or best_worst:
             bold = f"Bold: an overall or worst-{kind} accuracy that is {above}"
         note = f"{selected}. {bold}. {note}"
-    return Table("Comparison of methods, percent", heads, rows, note)
+    about = partial(_about_columns, comparison)
+    return ExplainedTable("Comparison of methods, percent", heads, rows, note, about_columns=about)
+
+
+def _about_columns(comparison: Comparison, heads: Sequence[str]) -> str:
+    """What the columns of `measure_table` are."""
+    interval = formatting.lowest_interval_name(comparison.alpha, comparison.group)
+    return " ".join(filter(None, (f"Beside worst: {interval}." if "worst" in heads else "", metrics_note(heads))))
 
 
 def class_table(comparison: Comparison) -> Table:

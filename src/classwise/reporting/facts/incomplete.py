@@ -16,13 +16,13 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import MAX_BARS, heading, inputs_of
-from classwise.reporting.facts.audit_tables import PAGE_ORDER, means_note, metrics_note
+from classwise.reporting.facts.audit_tables import PAGE_ORDER, metrics_note
 from classwise.reporting.facts.provenance import settings_of
 from classwise.reporting.facts.sentences import caveats
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
 from classwise.reporting.figures.ranges import range_bars
 from classwise.reporting.svg import Drawing
-from classwise.reporting.tables import Cell, Row, Table, share_cell
+from classwise.reporting.tables import Cell, ExplainedTable, Row, Table, share_cell
 from classwise.reporting.templating import both_widths
 from classwise.stats import Unit
 from classwise.stats.bounds import BoundedCounts, Bounds
@@ -325,8 +325,8 @@ def attack_bounds_table(audit: Audit) -> Table:
         cells += [Cell(_range(metric.possible_in_table(inputs), metric.unit)) for metric in shown]
         rows.append(Row(heading(audit.outcomes.meta, name), cells))
     heads = ["attack", "judged", "not judged", *(metric.title for metric in shown)]
-    note = f"{BOUNDS_NOTE} {means_note()} {metrics_note()} {failures_note(read)}".rstrip()
-    return Table("Bounds per attack, percent", heads, rows, note)
+    text = f"{BOUNDS_NOTE} {failures_note(read)}".rstrip()
+    return ExplainedTable("Bounds per attack, percent", heads, rows, text, about_columns=metrics_note)
 
 
 def _shown(counts: BoundedCounts) -> list[int]:

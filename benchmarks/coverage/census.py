@@ -175,6 +175,7 @@ are most likely to fail: few images, ties, accuracies near 0 and 1, many classes
   is 100 minus the share of false rejections. Below {100 * LEAST:.0f} % a test of the project fails.
 - The lowest regime of up to {REPETITIONS:,} samples is simulated again in {AGAIN} times as many, at least
   {REPETITIONS:,}, so that it is not lowest by chance; its standard error is 0.3 to 0.7 points.
-- **Population**: what is random. Images are independent, classes are fixed.
+- **Population**: what is random; without new trainings the models are fixed. Images are independent, classes are
+  fixed.
 
 """

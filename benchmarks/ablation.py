@@ -92,7 +92,7 @@ NOTES = """
 - {data}, a class-balanced subset of {train:,} training images (10 % of them for validation), quarter-width
   PreActResNet-18, {threat}, batch 64, bfloat16, {epochs} epochs. **One schedule for all rows**: one-cycle with a peak
   of 0.1 after 40 % of training, the budget `short`. Inner and validation attack: PGD with 5 steps of half the radius.
-- All parts of [the former recipe](../../reference/frontier.md#former-parts): TRADES with beta 5; AWP 0.005 after 5 % of
+- All parts of the former recipe: TRADES with beta 5; AWP 0.005 after 5 % of
   training; augmentation `idbh-weak`; after 60 %, DAFA's weights and radii with P of the averaged model; FAAL's weights
   with radius 0.1; EMA 0.99 after every step. FAAL acts from the first epoch here, not in a second stage of two
   epochs, so that all rows have one schedule.
@@ -100,7 +100,7 @@ NOTES = """
   split, of the online or the averaged model.
 - Logit adjustment fits a constant per class on the validation split (`classwise adjust-logits`).
 - Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
-  APGD-T or AutoAttack, under which the signs of these differences [are not known](attack-signs.md).
+  APGD-T or AutoAttack, under which the signs of these differences are not known.
 - Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`). They are not corrected for the number of
   comparisons. The models are weak: compare rows with each other only.
 """
@@ -109,7 +109,7 @@ COMMAND = """## Command
     KEEP=runs/ablation SEEDS=0,1,2 OMP_NUM_THREADS=1 python -m benchmarks ablation
     KEEP=runs/ablation python -m benchmarks ablation --report
 
-Counts by method, seed and class: [ablation.csv](ablation.csv).
+Counts by method, seed and class: ablation.csv.
 """
 
 

@@ -60,26 +60,21 @@ NOTES = """# Scaling
 
 `python -m benchmarks cluster-scaling`, {conditions}; load average at the start {load:.1f}.
 
-**Overhead.** Cells that end at once, so all time is overhead: the processes of the task and of its call, the lock,
-and the recorded attempt. Seconds per cell are those of one worker: wall time after the first cell x workers / cells.
-A Python interpreter that ends at once takes {command:.2f} s. For Ray, the time until the first cell
-ends includes the connection, not the start of the cluster.
+**Overhead.** Cells that end at once. Seconds per cell are those of one worker: wall time after the first cell x workers
+/ cells. A Python interpreter that ends at once takes {command:.2f} s. For Ray, the time until the first cell ends
+includes the connection, not the start of the cluster.
 
 **Memory of a worker.** The peak resident memory of the process that runs the tasks of a worker, the largest of all
-cells; without the call of the cell, whose memory depends on its network and data, and without the other processes of
-Ray.
+cells, without the command of the cell and the other processes of Ray.
 
 **Simulation.** {simulated:,} cells that sleep 0.05 s. Of each 200, one exits with status 1 in its first attempt, and
 the worker of another gets SIGKILL. Ray repeats the task of a killed worker; all others run again in a second call, as
-by `classwise sweep resume`. An attempt without an end in `attempts.jsonl` was killed. A cell is lost if it has no
-result at the end. It ran twice at once if its call found the lock of its own file taken, or if an attempt that was
-not killed began before the one before it had ended. It is repeated if it has two results.
+by `classwise sweep resume`. A cell is lost if it has no result at the end, and repeated if it has two.
 
 **Merge.** [Sharded audits](../how-to/sharding.md) with generated outcomes: a row for each image under the clean pass
 and the four attacks of AutoAttack, and a file of examples for each shard and attack. *Merge* checks, reads and
-concatenates the files of the shards, without the model, the images and the guards. *Read and tabulate* reads the merged
-table and computes the table of the classes, as every audit does. Memory is the peak during the step minus
-the memory of the process before it, after its imports.
+concatenates the files of the shards. *Read and tabulate* reads the merged table and computes the table of the classes.
+Memory is the peak during the step minus that of the process before it.
 
 """
 

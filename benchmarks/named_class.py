@@ -256,24 +256,6 @@ def pooled(every: Sequence[Case]) -> str:
     return table("Weaker attacks against the strongest, over models", [*head, "worst minus mean"], rows)
 
 
-def by_model(every: Iterable[Case]) -> str:
-    """The table of each model with 1,000 images a class under AutoAttack or APGD-T."""
-    rows = []
-    for case in every:
-        if case.nested is None or case.strong.count.sum() < 10_000 or case.strongest not in ("AutoAttack", "APGD-T"):
-            continue
-        worst, mean = case.drops()
-        weak, strong = (
-            f"{name} {100 * counts.accuracy.min():.1f}"
-            for name, counts in zip(case.named, (case.weak, case.strong), strict=True)
-        )
-        pairs = "paired" if case.nested else "unpaired"
-        numbers = [_points(value) for value in (worst, mean, case.excess)]
-        rows.append([case.model, case.attack, weak, f"{strong} ({case.strongest})", *numbers, pairs])
-    head = ["model", "attack", "worst class", "under the strongest", "worst drops by", "mean drops by"]
-    return table("By model, 10,000 test images, percent", [*head, "worst minus mean", "images"], rows)
-
-
 def frame(every: Iterable[Case]) -> pd.DataFrame:
     """A row for each case: classes, accuracies and drops as fractions."""
     rows = []
@@ -307,7 +289,7 @@ def run(quick: bool = False) -> str:
         f"Of {models} models under attacks on the cross-entropy (each once, in the comparison with the most images), "
         f"{another} have another worst class under the strongest attack, and {lower} a lower worst-class accuracy.\n"
     )
-    text = "\n".join([counted, pooled(every), by_model(every)])
+    text = "\n".join([counted, pooled(every)])
     if not quick:
         write_csv(RESULTS / "named-class" / "models.csv", frame(every), float_format="%.4f")
         PAGE.write_text(f"{PAGE.read_text(encoding='utf-8').partition(MARK)[0]}{MARK}\n\n{text}", encoding="utf-8")

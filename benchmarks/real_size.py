@@ -31,7 +31,6 @@ from benchmarks.studies import (
 )
 from benchmarks.tables import table
 from classwise.auditing.compare.comparison import Comparison
-from classwise.stats.intervals import Estimate
 
 EPOCHS = 15
 _LATE: dict[str, Any] = {
@@ -126,7 +125,6 @@ SCALE = Scale(
     default_suites=(SUITE,),
 )
 TRIAL = dataclasses.replace(QUICK, suites={**QUICK_ATTACKS, "apgd": (50, ("apgd-ce:steps=5",))})
-MEASURES = ("overall", "worst")
 SHOWN_SUITES = {"apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack", "pgd-50-10": "PGD-50-10"}
 
 
@@ -162,7 +160,6 @@ def page(comparison: Comparison, scale: Scale, root: Path) -> str:
             parts += [accuracy_table(other, title, {name: (name,) for name in other.names}, ("method",))]
             parts += [_effects(other, attacks), _post_hoc(other, attacks)]
     parts += [_effects(comparison), _post_hoc(comparison), _against_adjustment(comparison)]
-    parts += [_by_seed(comparison, root)]
     parts += ["Rows of one seed: intervals for new images; rows of all seeds: for new images and trainings.\n"]
     return "\n".join(filter(None, parts))
 
@@ -188,22 +185,6 @@ def _cost(name: str, seed: int, root: Path) -> dict[str, Any]:
 def _hours(facts: Sequence[Mapping[str, Any]]) -> str:
     """The hours of threads of some trainings."""
     return ", ".join(f"{record['threads'] * record['seconds'] / 3600:.2f}" for record in facts if record)
-
-
-def _by_seed(comparison: Comparison, root: Path) -> str:
-    """The accuracies of the single runs of methods with several seeds, with intervals for new images."""
-    rows = []
-    for name, audits in comparison.audits.items():
-        for audit in audits if len(audits) > 1 else ():
-            row = Comparison({name: (audit,)}, comparison.attack).table.iloc[0].to_dict()
-            values = [
-                percent(Estimate(*(row[f"{measure}{end}"] for end in ("", "_low", "_high")))) for measure in MEASURES
-            ]
-            seed, clean = seed_of(audit), f"{100 * row['clean']:.1f}"
-            hours = _hours([_cost(name, seed, root)])
-            rows.append([name, f"{seed}", hours, clean, *values, str(row["worst_class"])])
-    heads = ["method", "seed", "hours", "clean", "overall", "worst class", "lowest class"]
-    return table("Methods with several seeds, each run, percent", heads, rows) if rows else ""
 
 
 def _count(comparison: Comparison) -> int:

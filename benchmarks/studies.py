@@ -2,7 +2,8 @@
 
 A study is a list of methods of `benchmarks.comparison.methods` at one scale, and a page with the differences that
 answer its questions. Runs and audits are in a folder, runs/NAME or KEEP: finished ones are skipped, interrupted ones
-resumed. SEEDS, METHODS and DEVICE are read as by ``comparison``.
+resumed. The page of an archived study is written there, too; ``docs/results/archive`` has its summary. SEEDS, METHODS
+and DEVICE are read as by ``comparison``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ from classwise.reporting.facts.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
-ARCHIVE = "archive"
-"""The folder of the pages of earlier studies, in `RESULTS`."""
 SUITE = "pgd"
 ATTACKS = {SUITE: (None, ("pgd:steps=20,step_size=0.1eps,objective=margin",))}
 QUICK_ATTACKS = {SUITE: (None, ("pgd:steps=2,objective=margin",))}
@@ -70,7 +69,7 @@ class Study:
         seeds: default of SEEDS, comma-separated.
         records: save the predictions of each audit, without scores, as an audit in a folder beside the page, a page
             that compares them, and a figure. Later reports add those whose runs are elsewhere.
-        archived: write the page and the counts into ``docs/results/archive``.
+        archived: write the page and the counts into the folder of the runs, not into ``docs/results``.
     """
 
     name: str
@@ -114,7 +113,7 @@ class Study:
     @property
     def folder(self) -> Path:
         """The folder of the page, of the counts and of the recorded audits."""
-        return RESULTS / ARCHIVE if self.archived else RESULTS
+        return self.root(quick=False) if self.archived else RESULTS
 
     @property
     def mark(self) -> str:

@@ -46,7 +46,7 @@ NOTES = """
   width, {threat}, batch 128 if not stated, bfloat16, {epochs} epochs. The weights of every method are those of highest
   overall + worst-class robust accuracy on the validation split. The models are weak: compare rows with each other only.
 - `AT`: one-cycle, {epochs} epochs. `FAAL` and `Sy-FAR`: {late} epochs after {warm} shared epochs of AT, as in
-  [defences.md](defences.md); FAAL at a learning rate of 0.01, then 0.001; Sy-FAR at 0.001 in batches of 16, as its
+  the comparison of all defences; FAAL at a learning rate of 0.01, then 0.001; Sy-FAR at 0.001 in batches of 16, as its
   public code (8 to 16). `AT+offset`: `classwise adjust-logits` after `AT`.
 - Inner attack of every method: PGD with 10 steps of a quarter of the radius (the public code of Sy-FAR attacks by
   rectangular occlusion). Penalty of strength 10 with smoothing 0.1; weights of the clean and the adversarial
@@ -65,7 +65,7 @@ COMMAND = """## Command
     KEEP=runs/symmetry SEEDS=0,1,2 OMP_NUM_THREADS=1 python -m benchmarks symmetry
     KEEP=runs/symmetry python -m benchmarks symmetry --report
 
-Counts by method, seed and class: [symmetry.csv](symmetry.csv). With the protocol of [defences.md](defences.md), on
+Counts by method, seed and class: symmetry.csv. With the protocol of the comparison, on
 CIFAR-10: `METHODS=AT,FAAL,Sy-FAR SEEDS=0,1,2 python -m benchmarks comparison`.
 """
 

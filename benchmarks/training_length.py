@@ -108,7 +108,7 @@ NOTES = """
 - AT+FAWA is the average of the run of AT, CFA-AT that of AT+CCM, CFA-TRADES that of TRADES+CCM+CCR.
 - "TRADES, scaled" is (1-b) CE + b KL with b = beta/(1+beta), the scale of CCR; "TRADES" is CE + beta KL.
 - Evaluation: PGD-20 on the margin of the logits, with steps of a tenth of the radius, on {test:,} test images. No
-  APGD-T or AutoAttack, under which the signs of these differences [are not known](attack-signs.md).
+  APGD-T or AutoAttack, under which the signs of these differences are not known.
 - Weights: of the epoch of highest overall + worst-class robust accuracy on the validation split ("selected"), and of
   the last epoch.
 - Intervals of 95 % cover new seeds and new images (`classwise.stats.seeds`). They are not corrected for the number of
@@ -119,7 +119,7 @@ COMMAND = """## Command
     KEEP=runs/training-length SEEDS=0,1,2 OMP_NUM_THREADS=1 python -m benchmarks training-length
     KEEP=runs/training-length python -m benchmarks training-length --report
 
-Counts by method, seed and class: [training-length.csv](training-length.csv).
+Counts by method, seed and class: training-length.csv.
 """
 
 

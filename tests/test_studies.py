@@ -63,17 +63,16 @@ def test_a_finished_study_is_not_repeated(runs: Path, monkeypatch: pytest.Monkey
     assert {path: path.stat().st_mtime_ns for path in runs.glob("seed-*/**/*") if path.is_file()} == files
 
 
-def test_the_counts_are_those_of_the_audits(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counts_are_those_of_the_audits(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment(monkeypatch, KEEP=runs)
-    monkeypatch.setattr(studies, "RESULTS", tmp_path)
     training_length.STUDY.report(quick=False)
-    table = pd.read_csv(tmp_path / "archive" / "training-length.csv")
+    table = pd.read_csv(runs / "training-length.csv")
     assert len(table) == len(SELECTED) * 2 * 10
     for (name, seed), rows in table.groupby(["method", "seed"]):
         counts = cw.Audit.load(runs / f"seed-{seed}" / str(name) / "audits" / "pgd").counts()
         assert rows["robust"].tolist() == counts.correct.tolist()
         assert rows["n"].tolist() == counts.count.tolist()
-    page = (tmp_path / "archive" / "training-length.md").read_text(encoding="utf-8")
+    page = (runs / "training-length.md").read_text(encoding="utf-8")
     assert page.count("AT+FAWA minus AT") == 4
     missing = re.search(r"Not run yet: (.*)\.\*\*", page)
     assert missing is not None
@@ -287,18 +286,16 @@ def test_effects_are_shown_under_each_attack_of_a_cascade(tmp_path: Path, monkey
         return adjust_logits(*arguments, attack=attack, **options)
 
     monkeypatch.setattr(methods, "adjust_logits", recording)
-    monkeypatch.setattr(studies, "RESULTS", tmp_path)
-    environment(monkeypatch, KEEP=tmp_path / "runs", SEEDS="0", METHODS="AT,AT+adjusted-ce,AT+adjusted-apgd-t")
+    environment(monkeypatch, KEEP=tmp_path, SEEDS="0", METHODS="AT,AT+adjusted-ce,AT+adjusted-apgd-t")
     study = attack_signs.STUDY
-    page = tmp_path / "archive" / "attack-signs.md"
-    page.parent.mkdir()
+    page = tmp_path / "attack-signs.md"
     page.write_text(f"# Title\n\n{study.mark}\n\nFormer tables.", encoding="utf-8")
     text = study.run(quick=True)
     assert fits == [FITS["ce"], FITS["apgd-t"]]
     assert "| AT+adjusted-apgd-t minus AT+adjusted-ce | 1 | worst class |" in text
     assert study.report(quick=False) in page.read_text(encoding="utf-8")
     assert page.read_text(encoding="utf-8").startswith(f"# Title\n\n{study.mark}\n\n### Each method")
-    counts = pd.read_csv(tmp_path / "archive" / "attack-signs.csv")
+    counts = pd.read_csv(tmp_path / "attack-signs.csv")
     assert counts.columns.tolist()[3:] == ["n", "clean", "robust", *attack_signs.SHOWN]
     assert (counts["apgd-t"] == counts["robust"]).all()
     assert (counts["apgd-t"] <= counts["pgd-margin"]).all()

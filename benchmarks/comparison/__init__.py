@@ -1,4 +1,4 @@
-"""All defences on one budget: train, audit, and write ``docs/results/archive/defences.md``.
+"""All defences on one budget: train, audit, and write a page.
 
 ``KEEP=runs/defences SEEDS=0 OMP_NUM_THREADS=1 python -m benchmarks comparison`` skips finished runs and resumes
 interrupted ones. Several processes may share the folder; each run is locked by the process that works on it.

@@ -29,7 +29,6 @@ from classwise.stats.metrics.discrepancy import mcd_estimate
 from classwise.stats.metrics.lowest import worst20_estimate
 from classwise.stats.metrics.variance import cv_estimate
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "archive"
 SHOWN = {"pgd": "PGD-20 and margin PGD", "apgd": "APGD-CE and APGD-T", "autoattack": "AutoAttack"}
 
 
@@ -42,7 +41,7 @@ NOTES = """
   after {warm} shared epochs of AT or TRADES. FRL has 100 validation images per class here, not 300; CSR's first
   epoch there is plain TRADES, in which confusions are counted.
 - Equal epochs are not equal passes: a step of TRADES costs 17 % more than one of AT, of TRADES with AWP 43 % more,
-  of FAT the same ([counted](../methods.md)).
+  of FAT the same (counted).
 - A recipe `NAME-short` is the recipe `NAME` with `--budget short`.
 - frontier: the former recipe of this name. 10 epochs of TRADES with beta 5, AWP, the augmentation `idbh-weak`, EMA
   after every step and DAFA after 6 epochs; 2 of the same with FAAL of radius 0.1 in place of DAFA; and
@@ -61,14 +60,17 @@ BASELINES = ("AT", "TRADES")
 
 
 def report(*, quick: bool) -> str:
-    """Create the page of the finished runs; unless quick, write it to `RESULTS`."""
-    root, folder = root_folder(quick), RESULTS / "defences"
+    """Create the page of the finished runs; unless quick, write it to their folder.
+
+    Its summary is ``docs/results/archive/defences.md``.
+    """
+    root = root_folder(quick)
     comparisons = {suite: _comparison(root, suite) for suite in SUITES}
     if comparisons["pgd"] is None:
         return f"no finished runs in {root}\n"
     scale = QUICK if quick else Scale()
     facts = {"train": scale.train, "epochs": scale.epochs_of(EPOCHS), "warm": WARM, "late": EPOCHS - WARM}
-    pages = "All numbers: [table.csv](defences/table.csv). By class: [classes.csv](defences/classes.csv)."
+    pages = "All numbers: table.csv. By class: classes.csv."
     parts = ["# All defences on one budget", "", NOTES.format(**facts).strip(), "", pages, ""]
     if missing := [method.name for method in METHODS if method.name not in comparisons["pgd"].names]:
         parts += [f"**Not run yet: {', '.join(missing)}.**", ""]
@@ -83,10 +85,10 @@ def report(*, quick: bool) -> str:
     text = "\n".join(parts)
     if quick:
         return text
-    write_csv(folder / "table.csv", comparisons["pgd"].table.reset_index(), float_format="%.5f")
-    write_csv(folder / "classes.csv", classes_of(comparisons["pgd"]), float_format="%.3f")
-    (RESULTS / "defences.md").write_text(text, encoding="utf-8")
-    return f"{RESULTS / 'defences.md'}\n"
+    write_csv(root / "table.csv", comparisons["pgd"].table.reset_index(), float_format="%.5f")
+    write_csv(root / "classes.csv", classes_of(comparisons["pgd"]), float_format="%.3f")
+    (root / "defences.md").write_text(text, encoding="utf-8")
+    return f"{root / 'defences.md'}\n"
 
 
 def classes_of(comparison: Comparison) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from benchmarks.coverage import (
 )
 from benchmarks.coverage.census import Entry
 
-IMAGES = "new images; models fixed"
+IMAGES = "new images"
 RUNS = "new images and new trainings"
 SAMPLE = "these images; order of the sample"
 
@@ -274,7 +274,7 @@ CENSUS = (
     Entry(
         "change between two runs of a sweep",
         ("analysis.sweep:sweep",),
-        "new images of each run; models fixed",
+        "new images of each run",
         "as the class mean",
         "",
         metrics.changes_between_runs,

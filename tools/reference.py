@@ -125,17 +125,14 @@ def attacks() -> str:
 
 def evaluation() -> str:
     """Every option of an evaluation."""
-    rows = [
-        (
-            f"`{option.name}`",
-            "" if option.flag is None else f"`--{option.key.replace('_', '-')}`",
-            f"`{option.default!r}`",
-            option.unit + (f" ({(option.flag.metavar or str()).lower()})" if option.flag and option.flag.per != 1 else ""),
-            option.decides.value,
-            re.sub(r"``(.*?)``", r"`\1`", option.help),
-        )
-        for option in {"threat": THREAT, "attacks": ATTACKS, **OPTIONS}.values()
-    ]
+    rows = []
+    for option in {"threat": THREAT, "attacks": ATTACKS, **OPTIONS}.values():
+        flag, unit = option.flag, option.unit
+        if flag is not None and flag.per != 1 and flag.metavar:
+            unit += f" ({flag.metavar.lower()})"
+        word = "" if flag is None else f"`--{option.key.replace('_', '-')}`"
+        text = re.sub(r"``(.*?)``", r"`\1`", option.help)
+        rows.append((f"`{option.name}`", word, f"`{option.default!r}`", unit, option.decides.value, text))
     return table(("option", "command line", "default", "unit", "decides", "description"), rows)
 
 
@@ -219,28 +216,38 @@ def published_settings() -> str:
 def data_set_files() -> str:
     """Every named data set: its files, options and publications, and whether it is downloaded."""
     rows = []
+    first: dict[str, str] = {}
     for name, facts in listed("data").items():
         options = "; ".join(f"`{key}`: {meaning.rstrip('.')}" for key, meaning in facts["options"].items())
-        rows.append((f"`{name}`", facts["files"], options, "yes" * bool(facts["download"]), "; ".join(facts["source"])))
+        options, source = (_as_of(name, text, first) for text in (options, "; ".join(facts["source"])))
+        rows.append((f"`{name}`", facts["files"], options, "yes" * bool(facts["download"]), source))
     return table(("name", "files", "options", "download", "source"), rows)
+
+
+def _as_of(name: str, text: str, first: dict[str, str]) -> str:
+    """A text, or the name of the row that had it before; ``first`` has the row of each text."""
+    owner = first.setdefault(text, name)
+    return text if owner == name or not text else f"as `{owner}`"
 
 
 def data_sets() -> str:
     """Every named data set: shape, classes, images, usual threat, recommended augmentation and normalisation."""
-    rows = [
-        (
-            f"`{name}`",
-            " x ".join(map(str, facts["shape"])),
-            len(facts["class_names"]),
-            ", ".join(f"{split} {size:,}" for split, size in zip(facts["splits"], facts["sizes"], strict=True)),
-            f"`{facts['threat']}`",
-            f"`{facts['augment']}`",
-            ", ".join(f"{value:g}" for value in facts["mean"]),
-            ", ".join(f"{value:g}" for value in facts["std"]),
+    rows = []
+    first: dict[str, str] = {}
+    for name, facts in listed("data").items():
+        mean, std = (", ".join(f"{value:g}" for value in facts[key]) for key in ("mean", "std"))
+        rows.append(
+            (
+                f"`{name}`",
+                " x ".join(map(str, facts["shape"])),
+                len(facts["class_names"]),
+                ", ".join(f"{split} {size:,}" for split, size in zip(facts["splits"], facts["sizes"], strict=True)),
+                f"`{facts['threat']}`",
+                f"`{facts['augment']}`",
+                _as_of(name, f"{mean}; {std}", first),
+            )
         )
-        for name, facts in listed("data").items()
-    ]
-    return table(("data set", "shape", "classes", "images", "usual threat", "augmentation", "mean", "std"), rows)
+    return table(("data set", "shape", "classes", "images", "usual threat", "augmentation", "mean; std"), rows)
 
 
 def models() -> str:

@@ -150,8 +150,8 @@ def suites() -> str:
     return sections(parts)
 
 
-def recipes() -> str:
-    """Every recipe without a teacher: what it does, what it changes, its cost and source."""
+def recipes(*, distil: bool) -> str:
+    """Every recipe with or without a teacher: what it does, what it changes, its cost without a teacher, its source."""
     rows = [
         (
             f"`{recipe.name}`",
@@ -162,28 +162,9 @@ def recipes() -> str:
             recipe.source,
         )
         for recipe in all_recipes().values()
-        if not recipe.distils
+        if recipe.distils == distil
     ]
     return table(("recipe", "what it does", "changes", "cost", "epochs", "source"), rows)
-
-
-def distillation() -> str:
-    """Every recipe with a teacher: what it does, what it changes, its cost and source."""
-    rows = [
-        (
-            f"`{recipe.name}`",
-            recipe.description,
-            ", ".join(recipe.changes),
-            recipe.parts.passes.equivalents,
-            "1 forward",
-            recipe.epochs,
-            recipe.source,
-        )
-        for recipe in all_recipes().values()
-        if recipe.distils
-    ]
-    header = ("recipe", "what it does", "changes", "cost of the student", "passes of the teacher", "epochs", "source")
-    return table(header, rows)
 
 
 def published_settings() -> str:
@@ -387,11 +368,13 @@ def signals() -> str:
 def update_table() -> str:
     """Every update and average of the weights: what it does, what it changes, and the passes of a step with PGD-10."""
     rows = []
+    first: dict[str, str] = {}
     for field, registry in (("update", UPDATES), ("averaging", AVERAGERS)):
         for name in registry:
             cls = registry.load(name)
             asked = {field: name, "attack": "pgd:steps=10"}
             passes = " / ".join(_passes(Recipe.read(base, asked)) for base in ("at", "trades"))
+            passes = _as_of(f"{field}: {name}", passes, first)
             rows.append((f"`{field}: {name}`", summary(cls), ", ".join(cls.changes), passes))
     return table(("part", "what it does", "changes", "passes (AT / TRADES)"), rows)
 
@@ -607,8 +590,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
     "evaluation": evaluation,
-    "recipes": recipes,
-    "distillation": distillation,
+    "recipes": lambda: recipes(distil=False),
+    "distillation": lambda: recipes(distil=True),
     "published-settings": published_settings,
     "data-set-files": data_set_files,
     "data-sets": data_sets,

@@ -262,8 +262,9 @@ def parts(registry: Registry[Any], *, summaries: bool = False) -> str:
                 Setting(key, _value(default), values.get(key, ""), meanings.get(key, ""))
                 for key, default in _defaults(registry, name, cls).items()
             ]
-        if any(not setting.default and setting.name in cls.example for setting in settings):
-            text = f"{text} Example: `{cls.example}`.".strip()
+        example = getattr(cls, "example", "")
+        if any(not setting.default and setting.name in example for setting in settings):
+            text = f"{text} Example: `{example}`.".strip()
         found[name] = (text or "No settings." * (not settings), settings, [line_of(source) for source in sources(cls)])
     return described(found)
 
@@ -306,23 +307,22 @@ def described(found: Mapping[str, tuple[str, Sequence[Setting], Sequence[str]]])
     The description is before the sections if at least five parts share it, otherwise with the first of them.
     """
     uses = Counter(setting.about for _, settings, _ in found.values() for setting in settings)
-    common = {about: None for _, settings, _ in found.values() for about in (setting.about for setting in settings)}
-    listed = [about for about in common if uses[about] >= 5 and len(about[2].split()) >= 4]
-    before = [Setting(name, "", values, meaning).line() for name, values, meaning in listed]
+    frequent = [about for about, count in uses.items() if count >= 5 and len(about[2].split()) >= 4]
+    before = [Setting(name, "", values, meaning).line() for name, values, meaning in frequent]
     blocks = ["Settings that many have, with their defaults below:", "\n".join(before)] if before else []
     first: dict[tuple[str, str, str], str] = {}
     parts = []
     for name, (text, settings, cited) in found.items():
-        own, shared = [], {"": list[str]()}
+        own: list[str] = []
+        shared: dict[str, list[str]] = {"": []}
         for setting in settings:
-            owner = "" if setting.about in listed else first.setdefault(setting.about, name)
+            owner = "" if setting.about in frequent else first.setdefault(setting.about, name)
             if owner == name or len(setting.meaning.split()) < 4:
                 own.append(setting.line())
             else:
                 shared.setdefault(owner, []).append(setting.value)
-        lines = [
-            f"- {f'as of `{owner}`: ' * bool(owner)}{', '.join(names)}" for owner, names in shared.items() if names
-        ]
+        prefixes = {owner: f"as of `{owner}`: " if owner else "" for owner in shared}
+        lines = [f"- {prefixes[owner]}{', '.join(values)}" for owner, values in shared.items() if values]
         parts.append((name, [text, "\n".join([*lines, *own]), _sources(cited)]))
     return "\n\n".join([*blocks, sections(parts)])
 

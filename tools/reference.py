@@ -17,9 +17,12 @@ import io
 import json
 import pkgutil
 import re
+import string
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +32,6 @@ from tools import model_cards
 
 import classwise
 import classwise.maite
-from classwise.attacks.base import Attack, AttackInputs
 from classwise.auditing.evaluation.evaluation import ATTACKS, OPTIONS, THREAT
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.cli import docstrings, main
@@ -45,12 +47,9 @@ from classwise.stats.registry import all_metrics
 from classwise.threat.ball import Threat
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.citations import sources
-from classwise.training.classes.signals import MEASURED, ClassSettings
-from classwise.training.criteria.base import Criterion
+from classwise.training.classes.signals import MEASURED
 from classwise.training.lr_schedules import MultiStep
-from classwise.training.objectives.base import Objective, Step, TrainingBatch
 from classwise.training.recipe import Recipe, all_recipes
-from classwise.training.schedules.base import Classes, ClassSchedule
 
 REFERENCE = Path(__file__).parents[1] / "docs/reference"
 FILES = (*sorted(REFERENCE.glob("*.md")), model_cards.FOLDER / "README.md")
@@ -61,17 +60,21 @@ BASE_CLASSES = (
     "classwise.attacks.external.ExternalAttack",
     "classwise.attacks.gradient.ascent.Ascent",
     "classwise.attacks.gradient.ascent.PGD",
+    "classwise.training.loggers.base.Logger",
+)
+"""The names that docs/reference/base-classes.md documents, besides those of `SIGNATURES`."""
+SIGNATURES = (
+    "classwise.attacks.base.Attack",
     "classwise.attacks.engine.AttackInputs",
+    "classwise.training.objectives.base.Objective",
+    "classwise.training.objectives.base.TrainingBatch",
+    "classwise.training.objectives.base.Step",
+    "classwise.training.criteria.base.Criterion",
     "classwise.training.schedules.base.ClassSchedule",
     "classwise.training.schedules.base.Classes",
     "classwise.training.classes.signals.ClassSettings",
-    "classwise.training.objectives.base.Objective",
-    "classwise.training.objectives.base.Step",
-    "classwise.training.objectives.base.TrainingBatch",
-    "classwise.training.criteria.base.Criterion",
-    "classwise.training.loggers.base.Logger",
 )
-"""The names that docs/reference/base-classes.md documents."""
+"""The base classes, and the classes that their methods receive and return."""
 BLOCK = re.compile(r"(?<=<!-- generated: )([\w-]+) -->\n(.*?)\n?(?=<!-- end -->)", re.DOTALL)
 """A generated text of a page: its name in `PAGES`, and the text."""
 
@@ -102,35 +105,35 @@ def sections(parts: Iterable[tuple[str, Iterable[str]]], level: int = 3) -> str:
 
 def attacks() -> str:
     """Every attack: summary, norms, settings and papers."""
-    return sections((name, _attack(name)) for name, about in listed("attacks").items() if "A suite" not in str(about))
-
-
-def _attack(name: str) -> list[str]:
-    facts = listed("attacks", name)
-    rows = [
-        (f"`{key}`", _value(facts["settings"].get(key, "")), about["values"], about["meaning"])
-        for key, about in facts["about"].items()
-    ]
-    settings = table(("setting", "default", "values", "description"), rows)
-    return [facts["summary"], f"Norms: {', '.join(facts['norms'])}.", settings, _sources(facts["sources"])]
+    names = [name for name, about in listed("attacks").items() if "A suite" not in str(about)]
+    facts = {name: listed("attacks", name) for name in names}
+    settings = {
+        name: [
+            Setting(key, _value(found["settings"].get(key, "")), about["values"], about["meaning"])
+            for key, about in found["about"].items()
+            if not key.startswith("attack.")
+        ]
+        for name, found in facts.items()
+    }
+    return described(
+        {
+            name: (f"{_code(found['summary'])} Norms: {', '.join(found['norms'])}.", settings[name], found["sources"])
+            for name, found in facts.items()
+        }
+    )
 
 
 def evaluation() -> str:
     """Every option of an evaluation."""
-    rows = [
-        (
-            f"`{option.name}`",
-            "" if option.flag is None else f"`--{option.key.replace('_', '-')}`",
-            f"`{option.default!r}`",
-            option.unit,
-            "" if option.flag is None or option.flag.per == 1 else (option.flag.metavar or "").lower(),
-            option.decides.value,
-            re.sub(r"``(.*?)``", r"`\1`", option.help),
-        )
-        for option in {"threat": THREAT, "attacks": ATTACKS, **OPTIONS}.values()
-    ]
-    heads = ("option", "command line", "default", "unit", "unit of the command line", "decides", "description")
-    return table(heads, rows)
+    rows = []
+    for option in {"threat": THREAT, "attacks": ATTACKS, **OPTIONS}.values():
+        flag, unit = option.flag, option.unit
+        if flag is not None and flag.per != 1 and flag.metavar:
+            unit += f" ({flag.metavar.lower()})"
+        word = "" if flag is None else f"`--{option.key.replace('_', '-')}`"
+        text = re.sub(r"``(.*?)``", r"`\1`", option.help)
+        rows.append((f"`{option.name}`", word, f"`{option.default!r}`", unit, option.decides.value, text))
+    return table(("option", "command line", "default", "unit", "decides", "description"), rows)
 
 
 def suites() -> str:
@@ -147,8 +150,8 @@ def suites() -> str:
     return sections(parts)
 
 
-def recipes() -> str:
-    """Every recipe without a teacher: what it does, what it changes, its cost and source."""
+def recipes(*, distil: bool) -> str:
+    """Every recipe with or without a teacher: what it does, what it changes, its cost without a teacher, its source."""
     rows = [
         (
             f"`{recipe.name}`",
@@ -159,28 +162,9 @@ def recipes() -> str:
             recipe.source,
         )
         for recipe in all_recipes().values()
-        if not recipe.distils
+        if recipe.distils == distil
     ]
     return table(("recipe", "what it does", "changes", "cost", "epochs", "source"), rows)
-
-
-def distillation() -> str:
-    """Every recipe with a teacher: what it does, what it changes, its cost and source."""
-    rows = [
-        (
-            f"`{recipe.name}`",
-            recipe.description,
-            ", ".join(recipe.changes),
-            recipe.parts.passes.equivalents,
-            "1 forward",
-            recipe.epochs,
-            recipe.source,
-        )
-        for recipe in all_recipes().values()
-        if recipe.distils
-    ]
-    header = ("recipe", "what it does", "changes", "cost of the student", "passes of the teacher", "epochs", "source")
-    return table(header, rows)
 
 
 def published_settings() -> str:
@@ -213,41 +197,50 @@ def published_settings() -> str:
 def data_set_files() -> str:
     """Every named data set: its files, options and publications, and whether it is downloaded."""
     rows = []
+    first: dict[str, str] = {}
     for name, facts in listed("data").items():
         options = "; ".join(f"`{key}`: {meaning.rstrip('.')}" for key, meaning in facts["options"].items())
-        rows.append((f"`{name}`", facts["files"], options, "yes" * bool(facts["download"]), "; ".join(facts["source"])))
+        options, source = (_as_of(name, text, first) for text in (options, "; ".join(facts["source"])))
+        rows.append((f"`{name}`", facts["files"], options, "yes" * bool(facts["download"]), source))
     return table(("name", "files", "options", "download", "source"), rows)
+
+
+def _as_of(name: str, text: str, first: dict[str, str]) -> str:
+    """A text, or the name of the row that had it before; ``first`` has the row of each text."""
+    owner = first.setdefault(text, name)
+    return text if owner == name or not text else f"as `{owner}`"
 
 
 def data_sets() -> str:
     """Every named data set: shape, classes, images, usual threat, recommended augmentation and normalisation."""
-    rows = [
-        (
-            f"`{name}`",
-            " x ".join(map(str, facts["shape"])),
-            len(facts["class_names"]),
-            ", ".join(f"{split} {size:,}" for split, size in zip(facts["splits"], facts["sizes"], strict=True)),
-            f"`{facts['threat']}`",
-            f"`{facts['augment']}`",
-            ", ".join(f"{value:g}" for value in facts["mean"]),
-            ", ".join(f"{value:g}" for value in facts["std"]),
+    rows = []
+    first: dict[str, str] = {}
+    for name, facts in listed("data").items():
+        mean, std = (", ".join(f"{value:g}" for value in facts[key]) for key in ("mean", "std"))
+        rows.append(
+            (
+                f"`{name}`",
+                " x ".join(map(str, facts["shape"])),
+                len(facts["class_names"]),
+                ", ".join(f"{split} {size:,}" for split, size in zip(facts["splits"], facts["sizes"], strict=True)),
+                f"`{facts['threat']}`",
+                f"`{facts['augment']}`",
+                _as_of(name, f"{mean}; {std}", first),
+            )
         )
-        for name, facts in listed("data").items()
-    ]
-    return table(("data set", "shape", "classes", "images", "usual threat", "augmentation", "mean", "std"), rows)
+    return table(("data set", "shape", "classes", "images", "usual threat", "augmentation", "mean; std"), rows)
 
 
 def models() -> str:
     """Every network of the zoo with its number of parameters."""
-    rows = [
-        (
-            f"`{name}`",
-            f"{about['parameters']:,}",
-            ", ".join(f"`{key}={value}`" for key, value in about["for_large_images"].items()),
-            about["summary"],
-        )
-        for name, about in listed("models").items()
-    ]
+    rows = []
+    first: dict[str, str] = {}
+    for name, about in listed("models").items():
+        text, _, settings = about["summary"].partition(" Here ")
+        owner = first.setdefault(text, name)
+        description = about["summary"] if owner == name else f"As `{owner}`, with {settings}"
+        large = ", ".join(f"`{key}={value}`" for key, value in about["for_large_images"].items())
+        rows.append((f"`{name}`", f"{about['parameters']:,}", large, description))
     return table(("network", "parameters", "from 128 pixels", "description"), rows)
 
 
@@ -256,24 +249,82 @@ def state_dict_keys() -> str:
     return ", ".join(f"`{key}`" for key in STATE_DICT_KEYS) + "."
 
 
-def parts(registry: Registry[Any]) -> str:
-    """Every part of a registry of training: summary, example, settings and papers."""
-    return sections((name, _part(registry, name)) for name in registry)
+def parts(registry: Registry[Any], *, summaries: bool = False) -> str:
+    """Every part of a registry of training: settings and papers, and its summary if no other page has it."""
+    found = {}
+    for name in registry:
+        cls = registry.load(name)
+        text = _code(summary(cls)) if summaries else ""
+        settings = []
+        if isinstance(cls, type):
+            meanings, values = docstrings.meanings(cls), docstrings.values(cls)
+            settings = [
+                Setting(key, _value(default), values.get(key, ""), meanings.get(key, ""))
+                for key, default in _defaults(registry, name, cls).items()
+            ]
+        example = getattr(cls, "example", "")
+        if any(not setting.default and setting.name in example for setting in settings):
+            text = f"{text} Example: `{example}`.".strip()
+        found[name] = (text or "No settings." * (not settings), settings, [line_of(source) for source in sources(cls)])
+    return described(found)
 
 
-def _part(registry: Registry[Any], name: str) -> list[str]:
-    cls = registry.load(name)
-    blocks = [_code(summary(cls))]
-    if getattr(cls, "example", ""):
-        blocks.append(f"Example: `{cls.example}`.")
-    if isinstance(cls, type):
-        meanings, values = docstrings.meanings(cls), docstrings.values(cls)
-        rows = [
-            (f"`{key}`", _value(default), values.get(key, ""), meanings.get(key, ""))
-            for key, default in _defaults(registry, name, cls).items()
-        ]
-        blocks.append(table(("setting", "default", "values", "description"), rows))
-    return [*blocks, _sources([line_of(source) for source in sources(cls)])]
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a part.
+
+    Args:
+        name: the name.
+        default: the default as code, or an empty text.
+        values: the accepted values, or an empty text.
+        meaning: the description, or an empty text.
+    """
+
+    name: str
+    default: str
+    values: str
+    meaning: str
+
+    @property
+    def value(self) -> str:
+        """The name with the default."""
+        return f"`{self.name}`" if not self.default else f"`{self.name}={self.default.strip('`')}`"
+
+    @property
+    def about(self) -> tuple[str, str, str]:
+        """What parts with the same setting share."""
+        return (self.name, self.values, self.meaning)
+
+    def line(self) -> str:
+        """The setting as an entry of a list."""
+        values = f" ({self.values})" if self.values else ""
+        return f"- {self.value}{values}{f': {self.meaning}' if self.meaning else ''}"
+
+
+def described(found: Mapping[str, tuple[str, Sequence[Setting], Sequence[str]]]) -> str:
+    """A section for each part, of a text, settings and sources; a setting that several parts share is described once.
+
+    The description is before the sections if at least five parts share it, otherwise with the first of them.
+    """
+    uses = Counter(setting.about for _, settings, _ in found.values() for setting in settings)
+    frequent = [about for about, count in uses.items() if count >= 5 and len(about[2].split()) >= 4]
+    before = [Setting(name, "", values, meaning).line() for name, values, meaning in frequent]
+    blocks = ["Settings that many have, with their defaults below:", "\n".join(before)] if before else []
+    first: dict[tuple[str, str, str], str] = {}
+    parts = []
+    for name, (text, settings, cited) in found.items():
+        own: list[str] = []
+        shared: dict[str, list[str]] = {"": []}
+        for setting in settings:
+            owner = "" if setting.about in frequent else first.setdefault(setting.about, name)
+            if owner == name or len(setting.meaning.split()) < 4:
+                own.append(setting.line())
+            else:
+                shared.setdefault(owner, []).append(setting.value)
+        prefixes = {owner: f"as of `{owner}`: " if owner else "" for owner in shared}
+        lines = [f"- {prefixes[owner]}{', '.join(values)}" for owner, values in shared.items() if values]
+        parts.append((name, [text, "\n".join([*lines, *own]), _sources(cited)]))
+    return "\n\n".join([*blocks, sections(parts)])
 
 
 def losses() -> str:
@@ -295,19 +346,18 @@ def summaries(registry: Registry[Any], about: str) -> str:
 
 
 def schedule_table() -> str:
-    """Every class schedule: what it does, what it changes, the signals that it reads, and an example."""
+    """Every class schedule: what it does, what it changes, and the signals that it reads."""
     loaded = {name: SCHEDULES.load(name) for name in SCHEDULES}
     rows = [
         (
             f"`{name}`",
-            summary(cls),
+            _code(summary(cls)),
             ", ".join(cls.changes),
             ", ".join(f"`{signal}`" for signal in sorted(cls.reads)),
-            f"`{cls.example}`",
         )
         for name, cls in loaded.items()
     ]
-    return table(("schedule", "what it does", "changes", "reads", "example"), rows)
+    return table(("schedule", "what it does", "changes", "reads"), rows)
 
 
 def signals() -> str:
@@ -318,11 +368,13 @@ def signals() -> str:
 def update_table() -> str:
     """Every update and average of the weights: what it does, what it changes, and the passes of a step with PGD-10."""
     rows = []
+    first: dict[str, str] = {}
     for field, registry in (("update", UPDATES), ("averaging", AVERAGERS)):
         for name in registry:
             cls = registry.load(name)
             asked = {field: name, "attack": "pgd:steps=10"}
             passes = " / ".join(_passes(Recipe.read(base, asked)) for base in ("at", "trades"))
+            passes = _as_of(f"{field}: {name}", passes, first)
             rows.append((f"`{field}: {name}`", summary(cls), ", ".join(cls.changes), passes))
     return table(("part", "what it does", "changes", "passes (AT / TRADES)"), rows)
 
@@ -343,17 +395,51 @@ def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
 
 
 def commands() -> str:
-    """The whole help text of every command."""
-    return sections(_helps("classwise", typer.main.get_command(app)), level=2)
+    """The help text of every command; options that an earlier command has word for word are only named."""
+    first: dict[str, str] = {}
+    helps = _helps("classwise", typer.main.get_command(app))
+    return sections(((name, [f"```text\n{_shortened(name, text, first)}\n```"]) for name, text in helps), level=2)
 
 
-def _helps(name: str, command: Any) -> Iterator[tuple[str, list[str]]]:
+ENTRY = re.compile(r"^  (?! ).*\n(?:   .*\n)*", re.MULTILINE)
+"""An argument or an option of a help text, with its description."""
+GROUP = re.compile(rf"^(?!Usage|Examples?:)(\S[^\n]*:)\n((?:{ENTRY.pattern.removeprefix('^')})+)", re.MULTILINE)
+"""A group of arguments or options of a help text: its heading and its entries."""
+
+
+def _shortened(command: str, text: str, first: dict[str, str]) -> str:
+    """A help text without its option --help, where entries that an earlier command has are only named.
+
+    Args:
+        command: the name of the command.
+        text: its help text.
+        first: the first command that has an entry, by the words of the entry; extended by those of this command.
+    """
+
+    def short(group: re.Match[str]) -> str:
+        entries = [entry for entry in ENTRY.findall(group[2]) if not entry.startswith("  --help ")]
+        owners = [first.setdefault(" ".join(entry.split()), command) for entry in entries]
+        known: dict[str, list[str]] = {}
+        own = ""
+        for entry, owner in zip(entries, owners, strict=True):
+            if owner != command and (owners.count(owner) > 1 or len(entry.split()) > 8):
+                known.setdefault(owner, []).append(re.findall(r"--[\w-]+|[\[\]A-Z._]+", entry)[0])
+            else:
+                own += entry
+        lines = (f"As for {owner}: {', '.join(names)}." for owner, names in known.items())
+        wrapped = [textwrap.indent(textwrap.fill(line, 76, subsequent_indent="  "), "  ") for line in lines]
+        return "\n".join([group[1], *wrapped, own]) if entries else ""
+
+    return re.sub(r"\n{3,}", "\n\n", GROUP.sub(short, f"{text}\n")).strip()
+
+
+def _helps(name: str, command: Any) -> Iterator[tuple[str, str]]:
     """The help texts of the commands of a group, and of those of its groups."""
     for word, member in getattr(command, "commands", {}).items():
         whole = f"{name} {word}"
         with member.make_context(whole, [], resilient_parsing=True, terminal_width=78) as context:
             context.meta[HELP_ALL] = True
-            yield whole, [f"```text\n{member.get_help(context).strip()}\n```"]
+            yield whole, member.get_help(context).strip()
         yield from _helps(whole, member)
 
 
@@ -366,12 +452,33 @@ def columns() -> str:
 
 
 def papers() -> str:
-    """Every paper of the bibliography."""
-    return "\n".join(f"- {paper.line()}." for paper in sorted(PAPERS.values(), key=lambda paper: paper.line()))
+    """Every paper of the bibliography, by the label that the other pages cite."""
+    return "\n".join(
+        f"- {label}: {paper.title}, {paper.venue}."
+        for label, paper in sorted((label, PAPERS[key]) for key, label in labels().items())
+    )
+
+
+@functools.cache
+def labels() -> Mapping[str, str]:
+    """The authors and the year of every paper by its key, with a letter where several papers have the same ones."""
+    plain = {key: f"{paper.line().partition(f', {paper.title}')[0]}, {paper.year}" for key, paper in PAPERS.items()}
+    several: dict[str, list[str]] = {}
+    for key in sorted(PAPERS, key=lambda key: PAPERS[key].line()):
+        several.setdefault(plain[key], []).append(key)
+    return {
+        key: label + (string.ascii_lowercase[at] if len(keys) > 1 else "")
+        for label, keys in several.items()
+        for at, key in enumerate(keys)
+    }
 
 
 def _sources(lines: Iterable[str]) -> str:
-    cited = list(lines)
+    """The sources of a part, with papers of the bibliography by their labels."""
+    cited = []
+    for line in lines:
+        papers = [(paper.line(), labels()[key]) for key, paper in PAPERS.items() if line.startswith(paper.line())]
+        cited += [label + line.removeprefix(whole) for whole, label in papers] or [line]
     return f"Source: {'; '.join(cited)}." if cited else ""
 
 
@@ -442,19 +549,17 @@ def _directive(path: str, value: object) -> str:
 
 
 def signatures() -> str:
-    """The base classes of attacks and of parts of training: fields, signatures of methods, summaries."""
-    attacks = (Attack, AttackInputs)
-    losses = (Objective, TrainingBatch, Step, Criterion)
-    classes = (*attacks, *losses, ClassSchedule, Classes, ClassSettings)
-    return sections((cls.__name__, [f"```py\n{_signature(cls)}\n```"]) for cls in classes)
+    """The base classes of attacks and of parts of training: fields, signatures of methods, docstrings."""
+    return sections((path.rpartition(".")[2], [f"```py\n{_signature(path)}\n```"]) for path in SIGNATURES)
 
 
-def _signature(cls: type) -> str:
-    """The source of a class without the bodies of its methods; of docstrings that of the class and summaries."""
-    source = inspect.getsource(cls)
+def _signature(path: str) -> str:
+    """The source of a class without the bodies of its methods."""
+    module, _, name = path.rpartition(".")
+    source = inspect.getsource(pkgutil.resolve_name(path))
     lines, (tree,) = source.splitlines(), ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
-    found, end = [f"# {cls.__module__}", *lines[: tree.lineno]], tree.lineno
+    found, end = [f"# from {module} import {name}", *lines[: tree.lineno]], tree.lineno
     for node in tree.body:
         comments = [line for line in lines[end : node.lineno - 1] if line.startswith("    #:")]
         end = node.end_lineno or node.lineno
@@ -475,23 +580,18 @@ def _is_abstract(node: ast.FunctionDef) -> bool:
 
 
 def _docstring(node: ast.FunctionDef | ast.ClassDef, indent: int) -> list[str]:
-    """The lines of a docstring: of a method its first paragraph, of a class all but the example; then a blank line."""
-    text = ast.get_docstring(node) or ""
-    if isinstance(node, ast.ClassDef):
-        lines = [*text.partition("\n\nExample:")[0].splitlines(), ""]
-        lines = lines[:1] if len(lines) == 2 else lines
-    else:
-        lines = textwrap.wrap(text.partition("\n\n")[0], 96)
-    quoted = f'"""{lines[0]}"""' if len(lines) == 1 else "\n".join(['"""' + lines[0], *lines[1:]]).rstrip() + '\n"""'
-    return [*textwrap.indent(quoted, " " * indent).splitlines(), *([""] if indent == 4 else [])]
+    """The lines of a docstring without examples and errors; then, of a class, a blank line."""
+    text = re.split(r"\n\n(?:Examples?|Raises):", ast.get_docstring(node) or "")[0]
+    quoted = f'"""{text}"""' if "\n" not in text else f'"""{text}\n"""'
+    return [*textwrap.indent(quoted, " " * indent).splitlines(), *([""] if indent == 4 and "\n" in text else [])]
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "attacks": attacks,
     "suites": suites,
     "evaluation": evaluation,
-    "recipes": recipes,
-    "distillation": distillation,
+    "recipes": lambda: recipes(distil=False),
+    "distillation": lambda: recipes(distil=True),
     "published-settings": published_settings,
     "data-set-files": data_set_files,
     "data-sets": data_sets,
@@ -503,8 +603,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reductions": lambda: parts(REDUCTIONS),
     "updates": lambda: parts(UPDATES),
     "averagers": lambda: parts(AVERAGERS),
-    "optimisers": lambda: parts(OPTIMISERS),
-    "lr-schedules": lambda: parts(LR_SCHEDULES),
+    "optimisers": lambda: parts(OPTIMISERS, summaries=True),
+    "lr-schedules": lambda: parts(LR_SCHEDULES, summaries=True),
     "losses": losses,
     "criterion-table": lambda: summaries(CRITERIA, "loss"),
     "reduction-table": lambda: summaries(REDUCTIONS, "from the images' losses to one number"),

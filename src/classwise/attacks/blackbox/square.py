@@ -40,9 +40,10 @@ class Square(AveragedAttack):
 
     Args:
         steps: squares tried per start; the initial image is one further query.
-        p_init: initial fraction of the pixels covered by a square, in [0, 1]; halved at `MILESTONES`.
+        p_init: initial fraction of the pixels covered by a square, in [0, 1]; halved at nine steps, from 10 to 8,000
+            of 10,000.
         restarts: maximum number of starts per image.
-        rescale_schedule: scale the milestones from `SCHEDULED` steps to ``steps``, as in the paper of the attack. This
+        rescale_schedule: scale these nine steps from 10,000 to ``steps``, as in the paper of the attack. This
             strengthens a short search. AutoAttack does not rescale.
         eot_iter: number of passes averaged for each query, for randomised models (expectation over transformation).
 

@@ -34,7 +34,7 @@ class LIS(ClassSchedule):
 
     Args:
         first: 1/T of the first epoch.
-        last: 1/T after ``epochs`` epochs; a training of as many epochs ends just below it, as in the paper.
+        last: 1/T at the end of ``epochs``; a training of as many epochs ends just below it, as in the paper.
         epochs: number of epochs of the increase; 100 in the paper.
     """
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -161,6 +162,7 @@ def test_the_examples_of_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if block.file is not None:
             text = block.text.replace("steps=10", "steps=2")
             Path(block.file).write_text(text, encoding="utf-8")
+    shutil.copytree(ROOT / "examples" / "evidence", tmp_path, dirs_exist_ok=True)
     with contextlib.redirect_stdout(io.StringIO()):
         parts = runpy.run_path("inspect_parts.py")["evidence"]
     assert parts.verdict == "passed"

@@ -52,7 +52,8 @@ def test_list_with_deviations_and_scales_that_were_run(classwise: Classwise, tmp
     assert facts["rows"]["AT + CFA"]["ccm lambda1"] == {"paper": [0.5], "code": None, "here": 0.5}
     assert facts["rows_not_in_the_paper"] == ["TRADES, unscaled"]
     said = classwise("papers", "list", "--store", tmp_path / "stroe")
-    assert said.err == f"classwise: no store at {tmp_path}/stroe; papers run ID --store {tmp_path}/stroe creates one\n"
+    command = f"classwise papers run ITEM --store {tmp_path}/stroe"
+    assert said.err == f"classwise: there is no store at {tmp_path}/stroe; {command} creates one\n"
 
 
 def test_commands_of_covered_items(classwise: Classwise) -> None:
@@ -112,7 +113,7 @@ def test_run_and_page(classwise: Classwise, tmp_path: Path) -> None:
     lost = tmp_path / "stroe"
     assert (
         classwise("papers", "page", "cfa23", "--store", lost).refusal
-        == f"classwise: no store at {lost}; papers run ID --store {lost} creates one"
+        == f"classwise: there is no store at {lost}; classwise papers run ITEM --store {lost} creates one"
     )
     assert not lost.exists()
 
@@ -152,8 +153,8 @@ def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
     [
         (["shwo", "kdd21/T1"], "No such command 'shwo'"),
         (["show", "kdd21/T33"], "unknown item 'kdd21/T33'; did you mean 'kdd21/T3'"),
-        (["show", "T1"], "item 'T1' has no paper; use kdd21/T1 or cfa23/T1\n"),
-        (["show", "P2.1"], "item 'P2.1' has no paper; use benz20/P2.1\n"),
+        (["show", "T1"], "item 'T1' needs the name of its paper; write kdd21/T1 or cfa23/T1\n"),
+        (["show", "P2.1"], "item 'P2.1' needs the name of its paper; write benz20/P2.1\n"),
         (["show", "everything"], "unknown item 'everything'; classwise papers list shows all items\n"),
         (["show", "kdd21/T1", "--estimate"], "No such option: --estimate"),
         (["run", "cfa23/F1", "--rates", "h100"], "--rates h100 requires --estimate\n"),
@@ -161,8 +162,8 @@ def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
         (["run"], "Missing argument 'ID...'; see classwise papers run --help"),
         (["run", "cfa23/F1", "--scale", "smok"], "unknown scale 'smok'; did you mean 'smoke'"),
         (["run", "cfa23/Th1"], "cfa23/Th1 is a theorem and does not run by itself"),
-        (["run", "kdd21/T1", "--model", "a.pt"], "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
-        (["run", "cfa23/F1", "--data", "photos"], "cfa23/F1 takes no --model and no --data; only benz20/P1.2 does"),
+        (["run", "kdd21/T1", "--model", "a.pt"], "kdd21/T1 does not accept --model or --data; only benz20/P1.2 does"),
+        (["run", "cfa23/F1", "--data", "photos"], "cfa23/F1 does not accept --model or --data; only benz20/P1.2 does"),
         (["run", "benz20/P1.2", "--scale", "full"], "benz20/P1.2 needs --model and --data, such as --model resnet50="),
         (["list", "kdd20"], "unknown paper 'kdd20'; did you mean 'kdd21'"),
         (["page", "cfa32"], "unknown paper 'cfa32'; did you mean 'cfa23'"),
@@ -182,7 +183,7 @@ def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypat
     assert said.err.splitlines()[-1].startswith("classwise: cifar10 (train) is not in")
     assert "days" not in said.err
     said = classwise("papers", "run", "kdd21/T1", "--scale", "full", "--store", tmp_path / "store")
-    assert "full scale on a CPU takes days per network" in said.err
+    assert "scale full takes days per network on a CPU" in said.err
     assert said.status == 2
 
 

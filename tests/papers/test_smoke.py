@@ -248,7 +248,7 @@ def test_names_of_scales() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", r"a.json is damaged; run the experiment again"),
+        ("{", r"a.json is damaged; run its item again"),
         ('{"schema_version": 7}', "schema_version 7 is newer than the 3 supported here"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_store_has_a_model_in_one_arithmetic(tmp_path: Path) -> None:
     store, quick = Store(tmp_path), Recipe.read(QUICK, {"epochs": 1})
     first = store.train(quick, IMAGES)
     other = Recipe.read(quick, {"precision.dtype": "bfloat16"})
-    check_refused(rf"{first.path.name} is this model in float32, and the models of a store", store.train, other, IMAGES)
+    check_refused(rf"{first.path.name} contains this model, trained in float32; a store", store.train, other, IMAGES)
     assert store.runs == (first.recipe_file,)
     store.train(Recipe.read(other, {"seed": 1}), IMAGES)  # another model
 
@@ -91,7 +91,7 @@ def test_a_kept_model_serves_in_place_of_its_run(tmp_path: Path, monkeypatch: py
     store = Store(tmp_path / "store")
     with pytest.raises(StoppedError):
         store.train(QUICK, IMAGES, progress=Stopping(5))
-    check_refused("finish it first", store.keep, Run.open(store.runs[0].parent))
+    check_refused("finish this training first", store.keep, Run.open(store.runs[0].parent))
     run = store.train(QUICK, IMAGES)
     kept = store.keep(run)
     assert store.train(QUICK, IMAGES).path == kept.path
@@ -182,7 +182,7 @@ def test_waits_for_the_lock_of_another_process(tmp_path: Path) -> None:
                 stack.enter_context(owned(folder))  # as if of another process
             work(listener := Waiting(stack))
         assert len(listener.lines) == 1
-        assert listener.lines[0].endswith(" is locked by another process; waiting")
+        assert listener.lines[0].endswith("; waiting until it has finished")
         work(nobody := Waiting(contextlib.ExitStack()))
         assert not nobody.lines
 

@@ -70,6 +70,6 @@ def test_a_damaged_result_of_the_paper_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     save_result(result_of("kdd21/T1", 1.0), store)
     store.result_file("kdd21/T1", "small").write_text("{", encoding="utf-8")
-    check_refused(r"T1/small.json is damaged; run the experiment again", save_result, result_of("kdd21/T3", 1.0), store)
+    check_refused(r"T1/small.json is damaged; run its item again", save_result, result_of("kdd21/T3", 1.0), store)
     save_result(result_of("kdd21/T1", 1.0), store)
     save_result(result_of("kdd21/T3", 1.0), store)

@@ -293,7 +293,7 @@ def find(name: str) -> Item:
     if name not in items():
         same = [known for known in items() if known.partition("/")[2] == name]
         if same:
-            raise ClasswiseError(f"item {name!r} has no paper; use {' or '.join(same)}")
+            raise ClasswiseError(f"item {name!r} needs the name of its paper; write {' or '.join(same)}")
         if not difflib.get_close_matches(name, items(), n=1, cutoff=0.5):
             raise ClasswiseError(f"unknown item {name!r}; classwise papers list shows all items")
         raise unknown("item", name, items())
@@ -310,7 +310,8 @@ def experiment(name: str) -> Experiment:
     """
     item = find(name)
     if item.status == "covered":
-        suggestion = f"see {item.command}" if item.command else f"it is covered by {', '.join(item.covered_by)}"
+        parts = ", ".join(item.covered_by)
+        suggestion = f"see {item.command}" if item.command else f"the library implements it as {parts}"
         raise ClasswiseError(f"{name} is a {item.kind} and does not run by itself; {suggestion}")
     if item.status == "missing":
         raise ClasswiseError(f"{name} cannot run yet; {item.missing}")

@@ -123,7 +123,10 @@ def _estimator(measures: Measures, measure: str, *names: str) -> IntervalEstimat
     """The estimator of a part; a measure may have a sign and an added number."""
     found = _MEASURE.fullmatch(measure)
     if found is None:
-        raise ClasswiseError(f"measure {measure!r}: give a name, with a sign or an added number of points")
+        raise ClasswiseError(
+            f"measure {measure!r}: must be the name of a measure, with 'minus' before it or a number of points after "
+            "it, such as 'minus gap' or 'gap - 5'"
+        )
     minus, plain, sign, points = found.groups()
     estimator = measures(plain, *names) if callable(measures) else measures[plain](*names)
     signed = negative(estimator) if minus else estimator

@@ -155,7 +155,7 @@ class Context:
             except ClasswiseError as error:
                 absent[name] = "its files were not found" if isinstance(error, DataNotFoundError) else str(error)
                 errors.append(str(error))
-                self.progress.log(f"skipping {name}: {error}")
+                self.progress.log(f"data set {name} is skipped: {error}")
                 continue
             available[name] = own
         if not available:

@@ -221,7 +221,7 @@ class Result:
         Raises:
             ClasswiseError: if the file is damaged or has another schema version.
         """
-        damaged = f"{path} is damaged; run the experiment again"
+        damaged = f"{path} is damaged; run its item again with classwise papers run, or delete the file"
         try:
             plain = parse_json(read_bytes(path))
             version = int(plain.pop("schema_version"))

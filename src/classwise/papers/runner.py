@@ -123,7 +123,7 @@ def scale_of(name: str, scale: str, data_sets: Sequence[str] = ()) -> Scale:
     declared = experiment(name).trainings(scales[scale]).values() if data_sets else ()
     known = dict.fromkeys(training.data for training in declared if training.data)
     if data_sets and len(known) < 2:
-        raise ClasswiseError(f"{name} is not on several data sets at scale {scale}, so they cannot be limited")
+        raise ClasswiseError(f"{name} has a single data set at scale {scale}; omit --data-sets")
     for data in data_sets:
         if data not in known:
             raise unknown(f"data set of {name} at scale {scale}", data, known)
@@ -140,12 +140,12 @@ def check_inputs(name: str, scale: str, inputs: UserInputs, data_sets: Sequence[
     if not one.takes_models:
         if inputs and not one.pretrained:
             takers = ", ".join(item for item in catalogue.runnable() if experiment(item).takes_models)
-            raise ClasswiseError(f"{name} takes no --model and no --data; only {takers} does")
+            raise ClasswiseError(f"{name} does not accept --model or --data; only {takers} does")
         declared = one.trainings(scale_of(name, scale)).values() if inputs else ()
         used = {training.data for training in declared} & {*(data_sets or [one.pretrained])}
         if inputs and (one.pretrained not in used or len(inputs.models) != 1 or inputs.data):
             raise ClasswiseError(
-                f"{name} takes no --data, and one --model: the standard model of {one.pretrained}, at scale full"
+                f"{name} accepts no --data and one --model, the standard model of {one.pretrained}, at scale full only"
             )
         return
     if bool(inputs.models) != bool(inputs.data) or not (inputs or scale == "smoke"):
@@ -205,7 +205,7 @@ def run(
     for name in scales:  # all of them before any work
         check_inputs(name, scale, inputs, data_sets)
     if device == "cpu" and any(chosen.as_published for chosen in scales.values()):
-        listener.log(f"{scale} scale on a CPU takes days per network; use --device cuda or --scale small")
+        listener.log(f"scale {scale} takes days per network on a CPU; use --device cuda or --scale small")
     kept = Store(store)
     for name, chosen in scales.items():
         context = Context(chosen, kept, device=device, progress=listener, inputs=inputs)

@@ -653,7 +653,7 @@ def _epochs(ranges: Value) -> set[int]:
     """The epochs of ranges such as ``101-120, 181-200``."""
     matches = [_RANGE.fullmatch(part) for part in str(ranges).split(", ")]
     if not all(matches):
-        raise ClasswiseError(f"epochs {str(ranges)!r}: give ranges such as 101-120, 181-200")
+        raise ClasswiseError(f"epochs {str(ranges)!r}: must be ranges such as 101-120, 181-200")
     ends = [(int(match[1]), int(match[2] or match[1]), int(match[3] or 1)) for match in matches if match]
     return {epoch for first, last, step in ends for epoch in range(first, last + 1, step)}
 

@@ -76,7 +76,8 @@ class Store:
     def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
         self.path = Path(path)
         if not (create or self.path.exists()):
-            raise ClasswiseError(f"no store at {self.path}; papers run ID --store {self.path} creates one")
+            command = f"classwise papers run ITEM --store {self.path}"
+            raise ClasswiseError(f"there is no store at {self.path}; {command} creates one")
         self._work = Work()
         folder = ResultFolder(self.path, "store")
         try:
@@ -157,8 +158,8 @@ class Store:
         known = [run for run in same if run.path.name.startswith(key)]
         for other in same if not known else ():
             raise ClasswiseError(
-                f"{other.path} is this model in {other.recipe.precision.dtype}, and the models of a store have one "
-                f"arithmetic; use another --store, or remove that folder"
+                f"{other.path} contains this model, trained in {other.recipe.precision.dtype}; a store cannot contain "
+                "it in another precision: use another --store, or remove that folder"
             )
         suited = [run for run in known if set(epochs) <= set(run.recipe.checkpoint_epochs)]
         name = f"{key}-{_hash({'epochs': list(epochs)})[:6]}" if epochs else key
@@ -308,7 +309,8 @@ class Store:
         """
         folder, listener = self.path / "owners" / key, progress or NullProgress()
         folder.mkdir(parents=True, exist_ok=True)  # so that no owner removes it while another one waits
-        with owned(folder, waiting=lambda: listener.log(f"{key} is locked by another process; waiting")):
+        line = f"another process is working on {key}; waiting until it has finished"
+        with owned(folder, waiting=lambda: listener.log(line)):
             yield
 
     @property
@@ -337,7 +339,8 @@ class Store:
             ClasswiseError: if the run is not finished.
         """
         if not run.complete:
-            raise ClasswiseError(f"{run.path} has {run.epochs_done} of {run.recipe.epochs} epochs; finish it first")
+            epochs = f"{run.epochs_done} of {run.recipe.epochs} epochs"
+            raise ClasswiseError(f"{run.path} has completed {epochs}; finish this training first")
         kept = Run(self.path / "models" / run.path.name)
         for file in (run.recipe_file, run.environment_file, run.epochs_file, run.events_file):
             write_bytes(kept.path / file.name, file.read_bytes())

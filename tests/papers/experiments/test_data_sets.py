@@ -200,7 +200,7 @@ def test_an_item_is_limited_to_some_data_sets(svhn: Path) -> None:
     check_refused("none of the data sets stl10 is available", run, "kdd21/E2", "smoke", svhn, data_sets=["stl10"])
     unknown = "unknown data set of kdd21/E2 at scale smoke 'svnh'; did you mean 'svhn'"
     check_refused(unknown, run, "kdd21/E2", "smoke", svhn, data_sets=["svnh"])
-    single = "kdd21/T1 is not on several data sets at scale smoke"
+    single = "kdd21/T1 has a single data set at scale smoke"
     check_refused(single, run, ["kdd21/E2", "kdd21/T1"], "smoke", svhn, data_sets=["svhn"])
 
 

@@ -140,8 +140,8 @@ def test_a_model_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item", "scale", "inputs", "line"),
     [
-        ("kdd21/T1", "small", {"models": ["a.pt"]}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
-        ("kdd21/T1", "smoke", {"data": "photos"}, "kdd21/T1 takes no --model and no --data; only benz20/P1.2 does"),
+        ("kdd21/T1", "small", {"models": ["a.pt"]}, "kdd21/T1 does not accept --model or --data"),
+        ("kdd21/T1", "smoke", {"data": "photos"}, "kdd21/T1 does not accept --model or --data"),
         ("benz20/P1.2", "small", {}, "benz20/P1.2 needs --model and --data, such as --model resnet50=w.pth"),
         ("benz20/P1.2", "full", {"models": ["a.pt"]}, "benz20/P1.2 needs --model and --data"),
         ("benz20/P1.2", "smoke", {"data": "photos"}, "benz20/P1.2 needs --model and --data"),
@@ -181,9 +181,9 @@ def test_who_takes_a_standard_model() -> None:
     for item in ("iclr21/F4", "iclr21/F7"):
         check_inputs(item, "full", one)
         check_inputs(item, "full", one, ["mnist", "imagenet"])
-        refused = f"{item} takes no --data, and one --model: the standard model of imagenet, at scale full"
+        refused = f"{item} accepts no --data and one --model, the standard model of imagenet, at scale full only"
         check_refused(refused, check_inputs, item, "medium", one)
         check_refused(refused, check_inputs, item, "full", one, ["mnist"])
         check_refused(refused, check_inputs, item, "full", UserInputs(models=["a", "b"]))
         check_refused(refused, check_inputs, item, "full", UserInputs(models=["a"], data="images"))
-    check_refused("kdd21/F1 takes no --model and no --data", check_inputs, "kdd21/F1", "full", one)
+    check_refused("kdd21/F1 does not accept --model or --data", check_inputs, "kdd21/F1", "full", one)

@@ -588,7 +588,7 @@ class SimilarityAndRobustness(Experiment, scales=PRELIMINARY, trainings={"advers
 def _similarity(model: nn.Module, images: Images, audit: Audit, attack: str) -> Similarity:
     outcomes, order = audit.outcomes, torch.argsort(images.index)
     if not np.array_equal(images.index[order].cpu().numpy(), outcomes.index):
-        raise ClasswiseError("the audit is of other images; give the images that it evaluated")
+        raise ClasswiseError("the audit evaluated other images than the given ones; give the images that it evaluated")
     logits = clean_logits(model, images.take(order))
     return similarity_of(logits, outcomes.labels, images.class_names, outcomes.correct(attack))
 

@@ -110,6 +110,26 @@ def test_a_function_of_three_arguments_gets_the_model_under_audit() -> None:
     assert bool(done.success.any())
 
 
+@pytest.mark.parametrize("radii", [None, torch.linspace(0.05, 0.2, 20)])
+def test_a_parameter_eps_gets_the_radius(radii: Tensor | None) -> None:
+    """With a default or without, after two arguments or after three; and one radius for each image."""
+
+    def without_default(x: Tensor, y: Tensor, eps: Any) -> Tensor:
+        del y
+        return x + eps
+
+    def with_model(model: nn.Module, x: Tensor, y: Tensor, *, eps: Any = 0.01) -> Tensor:
+        del model, y
+        return x + eps
+
+    model, x, y = labelled(Small(3).eval(), images(20) / 2)
+    job = Job(torch.arange(20), x, y, {} if radii is None else {"epsilon": radii})
+    for attack in (without_default, with_model):
+        (done,) = Engine(model, batch_size=32).attack(ExternalAttack(attack=attack), Threat("Linf", 0.1), [job])
+        radius = 0.1 if radii is None else radii[done.row].reshape(-1, 1, 1, 1)
+        assert torch.allclose(done.x, done.x0 + radius)
+
+
 def test_copies_that_fill_up_a_batch_are_not_attacked() -> None:
     seen: list[int] = []
 

@@ -684,6 +684,12 @@ def test_a_suite_with_a_black_box_is_not_probed_for_one() -> None:
     assert "no-black-box" not in names_of(attacks=[ConstantLoss(steps=3), "square:steps=100"], threat="Linf:0.05")
 
 
+def test_a_gradient_free_attack_of_few_queries_does_not_replace_the_probe() -> None:
+    """Also an attack of a user that takes no gradient."""
+    found = names_of(attacks=[ConstantLoss(steps=20), "square:steps=5"], threat="Linf:0.05")
+    assert "no-black-box" in found
+
+
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in ATTACKS.items() if name != "square"}
     monkeypatch.setattr(ATTACKS, "_entries", others)
@@ -902,7 +908,7 @@ def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
 SPARSE, RICH = "the sound audit", "test images, the DLR loss and a black box"
 AUDITS: dict[str, dict[str, Any]] = {
     SPARSE: {},
-    RICH: {"attacks": ["apgd-dlr:steps=8", "square:steps=20"], "data": split("test")},
+    RICH: {"attacks": ["apgd-dlr:steps=8", "square:steps=100"], "data": split("test")},
 }
 
 

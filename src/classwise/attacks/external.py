@@ -35,7 +35,8 @@ class ExternalAttack(Attack):
     If the attack changes the model, the model is restored after each call, and a warning names what was changed.
 
     The engine projects the images onto the ball and [0, 1], and decides success itself. Foolbox attacks receive the
-    radius of the threat. Other attacks use their own; if their attribute ``eps`` differs from it, a warning is issued.
+    radius of the threat, and so does a parameter ``eps`` of a function: a number, or (N, 1, 1, 1) if the images have
+    different radii. Other attacks use their own; if their attribute ``eps`` differs from it, a warning is issued.
     Passes are counted where the attack calls the audited model, as their mean over the images. The generators of torch,
     numpy and Python are seeded for each batch and restored afterwards, so the result of a randomised attack on an image
     depends on the other images of its batch.
@@ -143,13 +144,13 @@ class ExternalAttack(Attack):
             if _is_foolbox(attack):
                 adversarial = self._run_foolbox(attack, module, inputs, rows)
             else:
-                _compare_radius(attack, inputs.threat.epsilon)
-                if _binds(attack, 2):
-                    adversarial = call_user_code(attack, x.clone(), y.clone())
-                else:
-                    adversarial = call_user_code(
-                        attack, _required(module, "an attack on the model"), x.clone(), y.clone()
-                    )
+                radius = inputs.threat.epsilon
+                _compare_radius(attack, radius)
+                if isinstance(radius, Tensor):
+                    radius = inputs.threat.radius(inputs.x).expand(len(inputs.x), 1, 1, 1)[rows]
+                options = {"eps": radius} if _has_radius(attack) else {}
+                model_first = () if _binds(attack, 2) else (_required(module, "an attack on the model"),)
+                adversarial = call_user_code(attack, *model_first, x.clone(), y.clone(), **options)
         what = "" if isinstance(adversarial, Tensor) else f"a {type(adversarial).__name__}"
         if isinstance(adversarial, Tensor):
             if adversarial.shape != x.shape or adversarial.is_meta:
@@ -197,10 +198,19 @@ class ExternalAttack(Attack):
 _PARAMETERS = {"attack": "[model,] images, labels", "build": "model"}
 
 
-def _binds(function: Callable[..., Any], count: int) -> bool:
-    """Whether a callable accepts this number of positional arguments, and requires no others; True if unknown."""
+def _has_radius(function: Callable[..., Any]) -> bool:
+    """Whether a callable has a parameter ``eps``."""
     try:
-        inspect.signature(function).bind(*[None] * count)
+        return "eps" in inspect.signature(function).parameters
+    except ValueError:
+        return False
+
+
+def _binds(function: Callable[..., Any], count: int) -> bool:
+    """Whether a callable accepts so many positional arguments, and requires no others but ``eps``; True if unknown."""
+    options = {"eps": None} if _has_radius(function) else {}
+    try:
+        inspect.signature(function).bind(*[None] * count, **options)
     except ValueError:
         return True
     except TypeError:

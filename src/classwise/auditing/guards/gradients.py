@@ -306,7 +306,9 @@ QUERY_SHARE = 0.05
 def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
     """Square with few queries; None if it is not needed, not registered, or does not support the norm."""
     robust = int(evidence.survivors.sum())
-    if evidence.black_box or not evidence.attacked or not robust or "square" not in ATTACKS:
+    # Any number of images may leave such an attack early, but each survivor has all of its queries.
+    searched = any(evidence.outcomes.passes[label].forward >= QUERIES * robust for label in evidence.black_box)
+    if searched or not evidence.attacked or not robust or "square" not in ATTACKS:
         return None
     queries = int(QUERY_SHARE * evidence.attack_passes / robust)
     attack: Attack = make(ATTACKS, {"name": "square", "steps": min(max(queries, QUERIES), MOST_QUERIES)})
@@ -321,7 +323,7 @@ def _search_cost(evidence: Evidence, probe: Probe) -> int:
 
 @guard(reads="sample", passes=_search_cost, most=QUERIES + 2, priority=6, pixelwise=True)
 def no_black_box(evidence: Evidence, probe: Probe) -> Result:
-    """The suite has no gradient-free attack, and a short one succeeds on images that are robust to the suite."""
+    """The suite has no gradient-free attack of 100 queries, and such a one succeeds on images robust to the suite."""
     attack = _short_search(evidence, probe)
     if attack is None:
         return NOT_APPLICABLE
@@ -331,5 +333,6 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Result:
         return _undecided(extra, int(evidence.survivors.sum()), len(probe))
     worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
-    what = f"The suite has no gradient-free attack, and {percent(share)} of a sample survive it but not a short one"
+    suite = f"The suite has no gradient-free attack of {QUERIES} queries"
+    what = f"{suite}, and {percent(share)} of a sample survive it but not a short one"
     return f"{what}{where}: add --attack square to those of the audit.", share

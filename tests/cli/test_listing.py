@@ -189,6 +189,8 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     assert sum(int(row.split()[-1]) for row in rows[1:]) == 539
     assert note.startswith("few images: the 95 % interval of an accuracy of 50 % of 8 (52 images) is ±14.2 points;")
     assert "few images" not in classwise("data", "digits", "--split", "train").out
+    part = classwise("data", "digits", "--subset", "100", "--seed", "3", "--digest").out.strip()
+    assert part == cw.load_data("digits", subset=100, seed=3).fingerprint() != cw.load_data("digits").fingerprint()
     known = classwise("data", "digits", "--json").facts
     assert known["images"] == sum(known["counts"].values()) == 539
     assert known["shape"] == [1, 8, 8]

@@ -40,7 +40,24 @@ HelpAll = Annotated[
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help shows its options in `COMMON` and `ADVANCED` panels."""
+    """A command whose help shows its options in `COMMON` and `ADVANCED` panels; one with a single value is given once."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """A parser that refuses a second value of an option, which would replace the first one."""
+        parser: Any = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            values, rest, order = parse(args)
+            for option in order:
+                is_switch = getattr(option, "is_flag", False) and not option.secondary_opts
+                single = option.param_type_name == "option" and not (option.multiple or option.count or is_switch)
+                if single and order.count(option) > 1:
+                    ctx.fail(f"{option.opts[0]} is given {order.count(option)} times; give it once")
+            return values, rest, order
+
+        parser.parse_args = parse_once
+        return parser
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line: ``[OPTIONS] MODEL``."""

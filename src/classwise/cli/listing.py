@@ -31,6 +31,19 @@ def data(
     split: Annotated[
         str, typer.Option("--split", metavar="NAME", help="The split to show.", rich_help_panel=DATA_PANEL)
     ] = "test",
+    subset: Annotated[
+        int | None,
+        typer.Option(
+            "--subset",
+            metavar="N",
+            help="Use N images, each class in its proportion.",
+            rich_help_panel=DATA_PANEL,
+            show_default="all",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Seed of --subset.", rich_help_panel=DATA_PANEL)
+    ] = 0,
     root: Root = None,
     options: DataOptions = None,
     digest: Annotated[
@@ -46,14 +59,16 @@ def data(
         classwise data
         classwise data photos/ --split train --data-set size=64
         classwise data photos/ --digest  # of the split test
+        classwise data mnist --subset 300 --digest  # of the images of an audit with --subset 300
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
-        if digest:
-            raise ClasswiseError("--digest needs the images: classwise data DATA --digest")
+        if digest or subset is not None:
+            option = "--digest" if digest else "--subset N"
+            raise ClasswiseError(f"{option} needs the images: classwise data DATA {option}")
         _list_data(json)
         return
     chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
-    images = cw.load_data(source, split=split, root=root, **chosen)
+    images = cw.load_data(source, split=split, root=root, subset=subset, seed=seed, **chosen)
     if digest:
         typer.echo(images.fingerprint())
         return

@@ -266,7 +266,8 @@ def verify(
     if not found:
         found += _recomputed(place, paths, supplements, repeated)
         if not found:
-            notes.insert(0, f"the verdict of the report is: {read_json(place / FACTS, kind=_OfReport)['verdict']}")
+            report = read_json(place / FACTS, kind=_OfReport)
+            notes.insert(0, f"the verdict of the report is: {report['verdict']}. {report['criteria_sentence']}")
     if not found and rerun is not None and supplements:
         notes.append("further results are not repeated: their files match their digests")
     if not found and (model is not None or images is not None):
@@ -352,6 +353,7 @@ class _OfAudit(TypedDict):
 class _OfReport(TypedDict):
     date: dt.datetime
     verdict: Verdict
+    criteria_sentence: str
     audits: list[_OfAudit]
 
 

@@ -123,7 +123,7 @@ def workflow(name: str, job: str) -> list[dict[str, Any]]:
     ("model", "conditions", "status", "line"),
     [
         ("small-cnn", "worst(all) < 0.0", 0, "worst class: "),
-        ("small-cnn", "worst(all) < 0.0\n0(all) <= 1", 1, "failed: 0(all) <= 1 is true: "),
+        ("small-cnn", "worst(all) < 0.0\n0(all) <= 1", 1, "failed: fails if 0(all) <= 1, which is true: "),
         ("nosuch.safetensors", "worst(all) < 0.0", 2, "classwise: there is no file"),
     ],
     ids=["success", "failed gate", "error"],
@@ -178,7 +178,7 @@ def test_the_workflow_that_compares(tmp_path: Path) -> None:
     save_weights(tmp_path / "model.safetensors", model)
     done = run_script(script, tmp_path, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 1, done.stderr
-    assert "failed: any(clean).high < 0 is true (new: -" in done.stderr
+    assert "failed: fails if any(clean).high < 0, which is true (new: upper end -" in done.stderr
     assert (tmp_path / "comparison.html").is_file()
 
 

@@ -895,6 +895,7 @@ def test_a_normalisation_that_the_network_has_already_is_named(twice: bool) -> N
     assert len(said) == twice
     for sentence in said:
         assert "with pixels that cancel the normalisation in front of the network: omit it" in sentence
+        assert "if the network has its own, else give the constants" in sentence
 
 
 def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:

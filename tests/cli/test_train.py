@@ -37,7 +37,7 @@ def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path
 def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     said = classwise(
-        "train", "standard", "--budget=short", "--data=digits", f"--out={out}", "--seeds=0,3", *QUICK, "--epochs=1"
+        "train", "standard", "--budget=short", "--data=digits", f"--out={out}", "--seeds=0,3", *QUICK[1:], "--epochs=1"
     )
     assert said.status == 0
     assert [Run.open(out / f"seed-{seed}").recipe.seed for seed in (0, 3)] == [0, 3]
@@ -47,7 +47,7 @@ def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK, "--epochs=50"]
+    words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK[1:], "--epochs=50"]
     facts = classwise(*words, "--json").facts
     assert facts["steps"] == 2 * 50 * 4  # 120 images less 2 of each class for validation, 32 at a time
     assert facts["passes"] == facts["steps"] * 32 * (2 + 1)
@@ -84,7 +84,7 @@ def test_an_estimate_of_less_than_three_steps(classwise: Classwise) -> None:
         "--budget=short",
         "--data=digits",
         "--estimate",
-        *QUICK,
+        *QUICK[1:],
         "--epochs=1",
         "--set=batch_size=100",
     ]
@@ -116,7 +116,7 @@ def test_pictures_of_mixed_sizes(classwise: Classwise, tmp_path: Path) -> None:
         photos,
         "--out",
         out,
-        *QUICK,
+        *QUICK[1:],
         "--epochs=1",
         "--set=data.subset=null",
     ]

@@ -40,7 +40,7 @@ HelpAll = Annotated[
 
 
 class PanelCommand(TyperCommand):
-    """A command whose help shows its options in `COMMON` and `ADVANCED` panels; one with a single value is given once."""
+    """A command whose help shows its options in `COMMON` and `ADVANCED` panels; options of one value are given once."""
 
     def make_parser(self, ctx: Any) -> Any:
         """A parser that refuses a second value of an option, which would replace the first one."""

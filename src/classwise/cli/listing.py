@@ -41,9 +41,7 @@ def data(
             show_default="all",
         ),
     ] = None,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Seed of --subset.", rich_help_panel=DATA_PANEL)
-    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of --subset.", rich_help_panel=DATA_PANEL)] = 0,
     root: Root = None,
     options: DataOptions = None,
     digest: Annotated[
@@ -59,7 +57,7 @@ def data(
         classwise data
         classwise data photos/ --split train --data-set size=64
         classwise data photos/ --digest  # of the split test
-        classwise data mnist --subset 300 --digest  # of the images of an audit with --subset 300
+        classwise data mnist --subset 300 --digest  # of these 300 images
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
         if digest or subset is not None:

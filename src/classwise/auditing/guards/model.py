@@ -213,7 +213,8 @@ def _scaled(probe: Probe) -> Iterator[tuple[str, Tensor, str]]:
     if normalization_layer(model) is not None:
         what = "correct the normalisation"
         name = "that cancel the normalisation in front of the network"
-        yield name, before_normalisation(model, x), "omit it (--mean and --std), as the network has its own"
+        advice = "omit it (--mean and --std) if the network has its own, else give the constants of the training code"
+        yield name, before_normalisation(model, x), advice
     data = "standardised with the mean and deviation of the data"
     own = InputScale(tuple(x.mean((0, 2, 3)).tolist()), tuple(x.std((0, 2, 3)).clamp_min(1e-3).tolist()))
     scales = {data: probe.scale or own, **usual_scales(x.shape[1])}

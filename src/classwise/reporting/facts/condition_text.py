@@ -29,11 +29,9 @@ def decision_text(text: str, *, fails: bool) -> str:
 
     Example:
         >>> decision_text("worst(all) < 0.2", fails=False), decision_text("requires worst(all) >= 0.2", fails=False)
-        ('worst(all) < 0.2 is false', 'requires worst(all) >= 0.2, which is true')
+        ('fails if worst(all) < 0.2, which is false', 'requires worst(all) >= 0.2, which is true')
     """
-    if text.startswith(REQUIRES):
-        return f"{text}, which is {'false' if fails else 'true'}"
-    return f"{text} is {'true' if fails else 'false'}"
+    return f"{case_name(text)}, which is {'true' if fails is not text.startswith(REQUIRES) else 'false'}"
 
 
 def case_name(text: str) -> str:
@@ -103,7 +101,8 @@ def change_text(
     interval = f"{_level(comparison.alpha)} interval {formatting.signed_span(low, high)} points{at_end}; "
     basis = f"{formatting.counted(images, 'image')}{of}; {'' if math.isnan(low) else interval}"
     value = threshold.shown(threshold.value(comparison, method))
-    return f"{value}; {basis}required: {_required(threshold)}{detectable}"
+    end = {"low": "lower end ", "high": "upper end "}.get(threshold.measure.partition(".")[2], "")
+    return f"{end}{value}; {basis}required: {_required(threshold)}{detectable}"
 
 
 def _smallest_loss(threshold: ChangeThreshold, losses: Mapping[str, float], *, met: bool) -> str:

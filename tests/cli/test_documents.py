@@ -33,7 +33,7 @@ from classwise.training.recipe import Recipe
 from tests.data.writers import write_cifar10, write_mnist
 from tests.documents import DOCUMENTS, FENCED, SHELL, TUTORIALS, blocks, name_of
 
-from .conftest import QUICK, Classwise
+from .conftest import QUICK, Classwise, with_options
 
 PLACEHOLDERS = {"BEFORE", "COMMAND", "FOLDER", "MODEL", "NAME", "PATH", "RECIPE", "RUN"}
 PROGRAM: Any = typer.main.get_command(app)
@@ -274,18 +274,18 @@ def on_digits(command: Command) -> list[str]:
     attack = [] if "--attack" in rest else ["--attack=pgd:steps=1"]
     if name == "train":
         data = [] if "--data" in rest else ["--data=digits"]
-        return [name, *rest, *data, *QUICK, "--epochs=1"]
+        return with_options([name, *rest, *data], *QUICK[1:], "--epochs=1")
     if name in ("audit", "curve", "worst-class"):
-        return [name, *rest, *attack, "--subset=20"]
+        return with_options([name, *rest, *attack], "--subset=20")
     if name == "papers":
         return [name, *("smoke" if word == "full" else word for word in rest)]
     if name == "corruptions":
         few = [] if "--corruption" in rest else ["--corruption=fog", "--severity=1", "--out=corruptions"]
-        return [name, *rest, *few, "--subset=20"]
+        return with_options([name, *rest, *few], "--subset=20")
     if name == "plan":  # at a number of images, rather than search for one
         return [name, *rest, *([] if "--images" in rest else ["--images=100"])]
     if name in ("interpolate-weights", "adjust-logits"):
-        return [name, *rest, *attack, "--folds=0" if name == "adjust-logits" else "--shares=0,0.5"]
+        return with_options([name, *rest, *attack], "--folds=0" if name == "adjust-logits" else "--shares=0,0.5")
     return [name, *rest]
 
 

@@ -84,7 +84,7 @@ def test_a_condition_fails_if_it_holds_for_any_seed(classwise: Classwise, runs: 
     failed = classwise("audit", runs, *FAST, "--resume", "--json", *(f"--fail-if={text}" for text in thresholds))
     assert failed.status == 1
     assert json.loads(failed.out)["fail_if_seeds"] == thresholds
-    assert f"failed: overall(clean) <= {high} is true (seeds 0, 3)" in failed.err
+    assert f"failed: fails if overall(clean) <= {high}, which is true (seeds 0, 3)" in failed.err
     assert f"failed: overall(clean) < {low}" not in failed.err
 
 

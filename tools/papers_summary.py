@@ -32,7 +32,7 @@ from classwise.reporting.formatting import NONE
 RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
 FRONT = RESULTS.parents[1] / "README.md"
-HEADS = ("claim", "verdict", "ours", "scale", "decided by")
+HEADS = ("claim", "verdict", "ours", "scale", "what is missing")
 BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 """The generated part of the file."""
 
@@ -75,11 +75,18 @@ def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
                 f"{MARKS[one.whole]} {one.whole}{remark}",
                 ", ".join(filter(None, estimate_text(one.shown[1]))) if one.shown else NONE,
                 one.scales or NONE,
-                (images_to_decide(one.shown[1], one.shown[0].evidence) if one.shown else "") or NONE,
+                _missing(one) or NONE,
             )
         )
-    sentence = f"{findings_sentence(name, results)}\nDetails: the [page](papers/results/{name})."
+    sentence = f"{findings_sentence(name, results)}\n[Page, or its data in the repository](papers/results/{name})."
     return "\n\n".join([f"### {name}", sentence, table(HEADS, rows)])
+
+
+def _missing(one: Overview) -> str:
+    """The test images that would decide a claim, or why it is not tested."""
+    if one.shown and (needed := images_to_decide(one.shown[1], one.shown[0].evidence)):
+        return needed
+    return one.why if one.whole in ("inconclusive", "not tested") else ""
 
 
 def main() -> None:

@@ -288,12 +288,20 @@ def find(name: str) -> Item:
     """Look up an item by its id.
 
     Raises:
-        ClasswiseError: if the id is unknown; the message names the nearest one, or those of an id without its paper.
+        ClasswiseError: if the id is unknown; the message names the nearest one, those of an id without its paper, or
+            where the verdict on a claim is.
     """
     if name not in items():
         same = [known for known in items() if known.partition("/")[2] == name]
         if same:
             raise ClasswiseError(f"item {name!r} needs the name of its paper; write {' or '.join(same)}")
+        about, _, number = name.partition("/")
+        statement = next((one.claim for one in paper(about).claims if one.id == name), "") if about in papers() else ""
+        if statement:
+            raise ClasswiseError(
+                f"{number} is a claim of {about}, not an item: {statement} classwise papers page {about} writes a page "
+                "with the verdicts and the items that tested it"
+            )
         if not difflib.get_close_matches(name, items(), n=1, cutoff=0.5):
             raise ClasswiseError(f"unknown item {name!r}; classwise papers list shows all items")
         raise unknown("item", name, items())

@@ -45,9 +45,9 @@ def assert_robust(
 ) -> Audit:
     """Audit a model, and fail if its robust accuracy is too low.
 
-    The audit is saved under a key of the model's parameters and logits, the data and the settings, and loaded if the
-    same audit is requested again. Attacks of the user are not cached, since their code is not part of the key; streams
-    are not cached either.
+    The audit is saved under a key of the model (parameters, code and logits), the data and the settings, and loaded if
+    the same audit is requested again. Attacks of the user are not cached, since they may read what the key does not
+    cover; streams are not cached either.
 
     Args:
         model: as of `classwise.audit`, like ``data``, ``threat``, ``attacks`` and the options.

@@ -65,8 +65,8 @@ def audit(
             gradients are skipped for a model without gradients, and the guard ``no-gradient`` lists them.
         out: folder for the audit, written in blocks; a run folder stores it as ``audits/audit``.
         cache: a folder of audits, in place of ``out``: the same audit is loaded from it, or saved there.
-            Attacks of your own and streams are not cached, since their code and images are not part of the key; they
-            are saved in ``out``, if it is given.
+            Attacks of your own and streams are not cached, since the key may not cover all that they read; they are
+            saved in ``out``, if it is given.
         resume: continue the audit in ``out``, which must have the same settings.
         progress: True shows a progress bar; or a listener.
         distributed: where `torch.distributed` is initialised, all processes must call this function with the same

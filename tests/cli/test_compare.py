@@ -137,6 +137,7 @@ def test_an_incomplete_audit_has_a_status_of_its_own(classwise: Classwise, audit
     said = classwise("compare", audits[0], part, "--out", page)
     assert (said.status, said.err.count("\n"), said.out) == (3, 1, "")
     assert "'part' is incomplete: images not judged: 60 under pgd" in said.err
+    assert "allow_incomplete=True (--allow-incomplete)" in said.err
     assert not page.exists()
     said = classwise("compare", audits[0], part, "--out", page, "--allow-incomplete")
     assert said.status == 0

@@ -76,7 +76,7 @@ def test_a_described_component_is_built_again(name: str) -> None:
         ("pgd:step_size=0", "step_size = '0'"),
         ("pgd:step_size=-1eps", "positive multiple of the radius"),
         ("pgd:steps", "'steps' should be key=value"),
-        ("no.such.module:Thing", "there is no module 'no'"),
+        ("no.such.module:Thing", "there is no module 'no' installed or in the working directory "),
         ("classwise.attacks.gradient.ascent:PDG", "did you mean 'PGD'?"),
         ({"steps": 3}, "has no 'name'; state it beside the settings"),
     ],

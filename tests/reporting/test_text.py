@@ -81,6 +81,8 @@ def test_results_name_the_weights_and_the_epoch(results: dict[str, Any]) -> None
     assert "weights" not in str(unknown)
     compared = str(cw.compare({"cfa": of_run, "at": of_file, "other": unknown}, attack="pgd"))
     assert "\nweights: cfa best-average, epoch 15; at model.pt\n" in compared
+    several = str(cw.compare({"seeds": [of_run, of_file], "other": unknown}, attack="pgd"))
+    assert "\nweights: seeds best-average, epoch 15 and model.pt\n" in several
     assert "weights:" not in str(results["comparison"])
     for kind in ("curve", "worst class"):
         named = dataclasses.replace(results[kind], environment=environments[0])

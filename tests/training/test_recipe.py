@@ -147,7 +147,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
     ("name", "overrides", "says"),
     [
         ("cfa-tradess", {}, "unknown recipe 'cfa-tradess'; did you mean 'cfa-trades'?"),
-        ("no/such.yaml", {}, "does not exist"),
+        ("no/such.yaml", {}, "does not exist in the working directory "),
         ("at", {"epoch": 3}, "recipe has no field 'epoch'; did you mean 'epochs'?"),
         ("at", {"epochs": 0}, "epochs = 0"),
         ("at", {"threat": "Linf:-1"}, "epsilon = -1.0"),

@@ -303,7 +303,8 @@ def _read_file(path: Path) -> str:
     except (OSError, ValueError) as error:  # a name with a NUL is a ValueError
         raise ClasswiseError(f"cannot read the recipe {str(path)!r}: {getattr(error, 'strerror', error)}") from error
     if not exists:
-        raise ClasswiseError(f"recipe file {str(path)!r} does not exist{did_you_mean(path)}")
+        place = "" if path.is_absolute() else f" in the working directory {Path.cwd()}"
+        raise ClasswiseError(f"recipe file {str(path)!r} does not exist{place}{did_you_mean(path)}")
     if len(content) > limits.RECIPE_BYTES:
         raise ClasswiseError(f"recipe {str(path)!r} is larger than {limits.RECIPE_BYTES >> 10} KiB; use a smaller file")
     try:

@@ -170,7 +170,8 @@ class Comparison(RichDisplay):
         if not self.complete and not self.allow_incomplete:
             metas = [audit.outcomes.meta for audits in self.audits.values() for audit in audits]
             how = max(metas, key=lambda meta: meta.sampled).completion
-            raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or allow incomplete audits")
+            allow = "show bounds with allow_incomplete=True (--allow-incomplete)"
+            raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or {allow}")
 
     def __repr__(self) -> str:
         worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}

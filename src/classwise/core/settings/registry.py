@@ -46,7 +46,8 @@ def load_object(path: str, kind: str = "object") -> Any:
         module = call_user_code(importlib.import_module, module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and (module_name + ".").startswith(error.name + "."):
-            raise ClasswiseError(f"{kind} {path!r}: there is no module {error.name!r}") from error
+            places = f"installed or in the working directory {here}"
+            raise ClasswiseError(f"{kind} {path!r}: there is no module {error.name!r} {places}") from error
         raise
     except ClasswiseError:
         raise

@@ -64,7 +64,7 @@ def _about(comparison: Comparison) -> str:
 def _weights(comparison: Comparison) -> str:
     """The weights of the methods, of several seeds the different ones; empty if they are not known."""
     found = {
-        name: ", ".join(sorted({weights_name(audit.environment) for audit in audits} - {""}))
+        name: " and ".join(sorted({weights_name(audit.environment) for audit in audits} - {""}))
         for name, audits in comparison.audits.items()
     }
     known = [f"{name} {weights}" for name, weights in found.items() if weights]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from .conftest import Classwise
+from .conftest import Classwise, with_options
 
 NET = """
 import torch
@@ -135,3 +135,13 @@ def test_binary_on_request(command: str, classwise: Classwise) -> None:
         done = classwise(command if command in ("curve", "worst-class") else "audit", *words, *extra)
         assert done.status == 0, done.err
     assert ("yes" in done.out) == (command != "estimate")
+
+
+def test_a_network_of_the_user_gets_pixels_unless_a_normalisation_is_given(classwise: Classwise) -> None:
+    note = "mynet:build gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std"
+    for number, (model, *more) in enumerate(
+        (("mynet:build",), ("mynet:build", "--mean=0.5", "--std=0.5"), ("small-cnn", "--width=0.1"))
+    ):
+        said = classwise("audit", model, *with_options(WORDS, *more, f"--out=out-{number}"))
+        assert said.status == 0, said.err
+        assert (note in said.err) == (number == 0)

@@ -156,7 +156,7 @@ def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
         (["show", "T1"], "item 'T1' needs the name of its paper; write kdd21/T1 or cfa23/T1\n"),
         (
             ["show", "cfa23/C16"],
-            "C16 is a claim of cfa23, not an item: CCM alone improves average and worst robustness",
+            "C16 is a claim of cfa23, not an item: CCM alone improves average and worst",
         ),
         (["show", "P2.1"], "item 'P2.1' needs the name of its paper; write benz20/P2.1\n"),
         (["show", "everything"], "unknown item 'everything'; classwise papers list shows all items\n"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from classwise.data.stream import Stream
 
+
+logger = logging.getLogger(__name__)
 
 _OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "outputs")
 """Arguments of `load_model` that are not settings of the model."""
@@ -138,7 +141,8 @@ class ModelSource:
         Raises:
             ClasswiseError: if it cannot be read.
         """
-        from classwise.models.loading.references import is_stored
+        from classwise.models.loading.references import is_stored, parse_reference
+        from classwise.models.loading.sources.functions import Function
 
         given = (self.weights, self.width, self.model_set or None, self.mean)
         if given == (None,) * 4 and self.outputs == "auto" and is_stored(self.model):
@@ -155,6 +159,11 @@ class ModelSource:
                     f"--model-set {key}: not a setting of the model; use --weights, --width, --mean, --std or --outputs"
                 )
         chosen |= {**self.normalisation, "outputs": self.outputs}
+        if self.mean is None and not is_stored(self.model) and isinstance(parse_reference(self.model)[0], Function):
+            # A missing normalisation may cost robust accuracy and no clean accuracy, so no guard finds it.
+            logger.info(
+                "%s gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std", self.model
+            )
         return cw.load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
 
 

@@ -114,11 +114,11 @@ def test_a_function_of_three_arguments_gets_the_model_under_audit() -> None:
 def test_a_parameter_eps_gets_the_radius(radii: Tensor | None) -> None:
     """With a default or without, after two arguments or after three; and one radius for each image."""
 
-    def without_default(x: Tensor, y: Tensor, eps: Any) -> Tensor:
+    def without_default(x: Tensor, y: Tensor, eps: Tensor) -> Tensor:
         del y
         return x + eps
 
-    def with_model(model: nn.Module, x: Tensor, y: Tensor, *, eps: Any = 0.01) -> Tensor:
+    def with_model(model: nn.Module, x: Tensor, y: Tensor, *, eps: float | Tensor = 0.01) -> Tensor:
         del model, y
         return x + eps
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
     from classwise.data.stream import Stream
 
-
-logger = logging.getLogger(__name__)
 
 _OPTIONS = ("model", "name", "weights", "data", "device", "mean", "std", "width", "outputs")
 """Arguments of `load_model` that are not settings of the model."""
@@ -92,6 +89,19 @@ class ModelSource:
             return re.sub(r"[^\w.-]+", "-", self.model)
         return Path(self.model).stem.replace(":", "-")
 
+    @property
+    def scale(self) -> str:
+        """What is said of the pixels that a network of the user gets without a normalisation; empty for others.
+
+        If it misses one, the robust accuracy may fall and the clean one not, so that no guard finds it.
+        """
+        from classwise.models.loading.references import is_stored, parse_reference
+        from classwise.models.loading.sources.functions import Function
+
+        if self.mean or is_stored(self.model) or not isinstance(parse_reference(self.model)[0], Function):
+            return ""
+        return f"{self.model} gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std"
+
     def folder(self, run: cw.Run | None, place: str, name: str) -> Path:
         """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""
         return Path("audits") / f"{self.name}-{name}" if run is None else run.path / place / name
@@ -141,8 +151,7 @@ class ModelSource:
         Raises:
             ClasswiseError: if it cannot be read.
         """
-        from classwise.models.loading.references import is_stored, parse_reference
-        from classwise.models.loading.sources.functions import Function
+        from classwise.models.loading.references import is_stored
 
         given = (self.weights, self.width, self.model_set or None, self.mean)
         if given == (None,) * 4 and self.outputs == "auto" and is_stored(self.model):
@@ -159,11 +168,6 @@ class ModelSource:
                     f"--model-set {key}: not a setting of the model; use --weights, --width, --mean, --std or --outputs"
                 )
         chosen |= {**self.normalisation, "outputs": self.outputs}
-        if self.mean is None and not is_stored(self.model) and isinstance(parse_reference(self.model)[0], Function):
-            # A missing normalisation may cost robust accuracy and no clean accuracy, so no guard finds it.
-            logger.info(
-                "%s gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std", self.model
-            )
         return cw.load_model(self.model, self.weights, data=images, device=device, width=self.width, **chosen)
 
 

@@ -137,9 +137,9 @@ def audit(
         if cluster.on is None:
             cached = None if out is not None or sharding.arguments else cache or environment_cache()
             with console.resumable("continue with --resume"), console.progress() as listener:
+                result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
                 if scale := model.scale:
                     listener.log(scale)
-                result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
             if cached is not None and result.path is not None:
                 folder, named = result.path, page_in(result.path, group)
         else:

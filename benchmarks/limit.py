@@ -152,7 +152,7 @@ def cases(*, quick: bool) -> list[Case]:
     found.append(Case(f"small ViT, {count} images", vit, random_images(vit, count, 32), 0.7 / 255, min(rounds, 3)))
     if not quick:
         resnet = build_model("resnet50", num_classes=10, in_channels=3, stem="7x7").eval()
-        found.append(Case("ResNet-50, 32 images of 224 pixels", resnet, random_images(resnet, 32, 224), 0.5 / 255, 3))
+        found.append(Case("ResNet-50, 32 images of 224 pixels", resnet, random_images(resnet, 32, 224), 0.5 / 255, 2))
     return found
 
 

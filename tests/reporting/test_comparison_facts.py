@@ -6,7 +6,6 @@ Sentences are functions of the facts; `test_prose` shows them.
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -104,25 +103,27 @@ def _pairs(made: Compared, comparison: Comparison) -> None:
 
 
 @pytest.mark.parametrize(
-    ("minima", "seeds", "narrower", "advice"),
+    ("minima", "seeds", "of_images", "advice"),
     [
-        ((0.05, -0.05, 0.12), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
-        ((-0.05, -0.12, 0.05), (1, 1), "images", "; about 820 images a class would decide a difference of this size"),
-        ((0.05, -0.05, 0.12), (3, 3), "images", "; about 820 images a class would decide a difference of this size"),
-        ((0.05, -0.05, 0.12), (3, 3), "runs", "; about 8 seeds would decide a difference of this size"),
-        ((0.05, -0.15, 0.25), (2, 2), "runs", "; about 5 seeds would decide a difference of this size"),
-        ((0.05, 0.01, 0.09), (1, 1), "images", ""),
-        ((0.05, 0.01, 0.09), (3, 3), "runs", "; more runs would narrow it most"),
-        ((0.0, -0.1, 0.1), (1, 1), "images", ""),
-        ((0.001, -0.1, 0.1), (1, 1), "images", ""),
-        ((0.001, -0.1, 0.1), (3, 3), "runs", "; more runs would narrow it most"),
+        ((0.05, -0.05, 0.12), (1, 1), 1.0, "; about 820 images a class would decide a difference of this size"),
+        ((-0.05, -0.12, 0.05), (1, 1), 1.0, "; about 820 images a class would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), 1.0, "; about 820 images a class would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), 0.0, "; about 8 seeds would decide a difference of this size"),
+        ((0.05, -0.15, 0.25), (2, 2), 0.0, "; about 5 seeds would decide a difference of this size"),
+        ((0.05, -0.05, 0.12), (3, 3), 0.2, "; more runs would narrow it most"),  # the part of the images is too wide
+        ((0.05, -0.05, 0.12), (3, 3), 0.8, "; more images would narrow it most"),
+        ((0.05, 0.01, 0.09), (1, 1), 1.0, ""),
+        ((0.05, 0.01, 0.09), (3, 3), 0.0, "; more runs would narrow it most"),
+        ((0.0, -0.1, 0.1), (1, 1), 1.0, ""),
+        ((0.001, -0.1, 0.1), (1, 1), 1.0, ""),
+        ((0.001, -0.1, 0.1), (3, 3), 0.0, "; more runs would narrow it most"),
     ],
 )
 def test_an_undecided_difference_names_what_would_decide_it(
-    minima: tuple[float, float, float], seeds: tuple[int, int], narrower: Literal["images", "runs"], advice: str
+    minima: tuple[float, float, float], seeds: tuple[int, int], of_images: float, advice: str
 ) -> None:
     classes = pd.DataFrame({"n": [100, 200]})
-    pair = Pair("a", "b", classes, Estimate(0, 0, 0), 1.0, Estimate(*minima), narrower, seeds)
+    pair = Pair("a", "b", classes, Estimate(0, 0, 0), 1.0, Estimate(*minima), of_images, seeds)
     assert PairFacts(pair, 0.05, "class", 300, 2, {}).advice == advice
 
 

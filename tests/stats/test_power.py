@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -121,10 +123,24 @@ def test_larger_test_sets_contain_the_smaller_ones() -> None:
 def test_the_images_to_exclude_zero() -> None:
     """The distance to the end falls with 1/sqrt(n); half of it to spare for a power of 80 %."""
     images = images_to_exclude(100, 0.1, 0.1)
+    assert images is not None
     z, more = stats.norm.ppf(0.975), stats.norm.ppf(0.8)
     assert images == pytest.approx(100 * ((z + more) / z) ** 2, rel=0.05)
     assert images_to_exclude(100, -0.1, 0.2) == pytest.approx(4 * images, rel=0.05)
     check_refused("no number of images excludes 0", images_to_exclude, 100, 0.0, 0.1)
+
+
+def test_what_others_cause_is_not_reduced() -> None:
+    """With as many images or runs as named, the two parts add in quadrature to what leaves a power of 80 %."""
+    room = 0.1 * stats.norm.ppf(0.975) / (stats.norm.ppf(0.975) + stats.norm.ppf(0.8))
+    images = images_to_exclude(100, 0.1, 0.2, fixed=0.05)
+    assert images is not None
+    assert math.hypot(0.05, math.sqrt(0.2**2 - 0.05**2) * math.sqrt(100 / images)) == pytest.approx(room, rel=0.02)
+    assert images_to_exclude(100, 0.1, 0.2, fixed=1.01 * room) is None
+    few, many = runs_to_exclude(2, 0.1, 0.5), runs_to_exclude(2, 0.1, 0.5, fixed=0.9 * room)
+    assert few is not None
+    assert many is None or few < many
+    assert runs_to_exclude(2, 0.1, 0.5, fixed=1.01 * room) is None
 
 
 def test_the_runs_to_exclude_zero() -> None:

@@ -499,6 +499,7 @@ def images_to_decide(verdict: Verdict, evidence: Evidence) -> str:
     images = max(evidence.test_images)
     alpha = verdict.level / verdict.shares
     number = images_to_exclude(images, verdict.value, abs(verdict.value - end), alpha=alpha)
+    assert number is not None
     factor = number / images
     several = len(evidence.test_images) > 1 or len(evidence.data) > 1
     return f"about {factor:,.{int(factor < 10)}f} times its {'' if several else f'{images:,} '}test images"

@@ -398,11 +398,14 @@ def least_accuracy(images: Count, limit: float, target: Level = 0.8, alpha: Leve
 
 
 @checked
-def images_to_exclude(images: Count, value: float, reach: float, target: Level = 0.8, alpha: Level = 0.05) -> int:
+def images_to_exclude(
+    images: Count, value: float, reach: float, target: Level = 0.8, alpha: Level = 0.05, *, fixed: float = 0.0
+) -> int | None:
     """The images at which an interval excludes 0 with a stated power, if a difference is what it is estimated to be.
 
-    The distance from an estimate to the end of its interval is about proportional to 1/sqrt(images), and (z + z_power)
-    / z times that distance must fit between 0 and the difference.
+    The distance from an estimate to the end of its interval is about proportional to 1/sqrt(images), but for the part
+    that is caused by new runs, added in quadrature. (z + z_power) / z times the distance must fit between 0 and the
+    difference.
 
     Args:
         images: number of images now.
@@ -410,6 +413,10 @@ def images_to_exclude(images: Count, value: float, reach: float, target: Level =
         reach: distance from it to the end of its interval on the side of 0.
         target: the power.
         alpha: 1 minus the coverage.
+        fixed: part of ``reach`` that more images do not reduce.
+
+    Returns:
+        The number; None if no number is enough.
 
     Raises:
         ClasswiseError: if the difference is 0.
@@ -417,18 +424,24 @@ def images_to_exclude(images: Count, value: float, reach: float, target: Level =
     Example:
         >>> images_to_exclude(100, value=0.05, reach=0.10)
         820
+        >>> images_to_exclude(100, value=0.05, reach=0.10, fixed=0.04) is None
+        True
     """
     if not value:
         raise ClasswiseError("value = 0: no number of images excludes 0; give another value")
     z = special.ndtri(1 - alpha / 2)
-    return rounded_up(images * float((z + special.ndtri(target)) / z * reach / abs(value)) ** 2)
+    room = (value * z / (z + special.ndtri(target))) ** 2 - fixed**2
+    return rounded_up(images * float((reach**2 - fixed**2) / room)) if room > 0 else None
 
 
 @checked
-def runs_to_exclude(runs: Count, value: float, reach: float, target: Level = 0.8, alpha: Level = 0.05) -> int | None:
+def runs_to_exclude(
+    runs: Count, value: float, reach: float, target: Level = 0.8, alpha: Level = 0.05, *, fixed: float = 0.0
+) -> int | None:
     """As `images_to_exclude`, the training runs of each method, if the interval is wide because of them.
 
-    The distance is about proportional to t/sqrt(runs), with t of runs - 1 degrees of freedom.
+    The distance is about proportional to t/sqrt(runs), with t of runs - 1 degrees of freedom, but for the part that is
+    caused by new images, added in quadrature.
 
     Args:
         runs: number of runs now, at least 2.
@@ -436,17 +449,21 @@ def runs_to_exclude(runs: Count, value: float, reach: float, target: Level = 0.8
         reach: distance from it to the end of its interval on the side of 0.
         target: the power.
         alpha: 1 minus the coverage.
+        fixed: part of ``reach`` that more runs do not reduce.
 
     Returns:
-        The number; None if it is above 100.
+        The number; None if it is above 100, or no number is enough.
 
     Example:
         >>> runs_to_exclude(2, value=0.05, reach=0.2)
         5
+        >>> runs_to_exclude(2, value=0.05, reach=0.2, fixed=0.04) is None
+        True
     """
     number = np.arange(2, 101)
     z = special.ndtri(1 - alpha / 2)
     unit = special.stdtrit(number - 1, 1 - alpha / 2) / np.sqrt(number)
     now = special.stdtrit(max(runs, 2) - 1, 1 - alpha / 2) / np.sqrt(max(runs, 2))
-    enough = (z + special.ndtri(target)) / z * reach * unit / now <= abs(value)
+    left = np.sqrt(fixed**2 + (reach**2 - fixed**2) * (unit / now) ** 2)
+    enough = (z + special.ndtri(target)) / z * left <= abs(value)
     return int(number[enough.argmax()]) if enough.any() else None

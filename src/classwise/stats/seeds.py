@@ -178,13 +178,18 @@ class OverSeeds(NamedTuple):
         value: mean over the runs of the lowest class accuracy of a run.
         low: lower end of the interval.
         high: upper end.
-        narrower: what would narrow the interval most: more ``images``, or more ``runs``.
+        of_images: the share of the squared distances to the ends that is caused by new images; the rest, by new runs.
     """
 
     value: float
     low: float
     high: float
-    narrower: Literal["images", "runs"]
+    of_images: float
+
+    @property
+    def narrower(self) -> Literal["images", "runs"]:
+        """What would narrow the interval most."""
+        return "images" if self.of_images >= 0.5 else "runs"
 
 
 @checked
@@ -239,14 +244,14 @@ def worst_over_seeds(
     value = mean_of_lowest(table)
     if table.runs == 1:
         counts = ClassCounts.from_labels(index, right[0], int(index.max()) + 1)
-        return OverSeeds(value, *lowest_interval(counts, alpha), "images")
+        return OverSeeds(value, *lowest_interval(counts, alpha), 1.0)
     above = from_above(table, Halves.draw(right, index, halvings, seed), alpha / 2)
     below = from_below(table, alpha / 2)
     ends = [below] if above is None else [below, above[0]]
     reaches = [_reach(end, alpha, side, simultaneous=simultaneous) for side, end in enumerate(ends)]
     low = below.value - reaches[0].total
     high = 1.0 if above is None else above[0].value + reaches[1].total
-    return OverSeeds(value, max(min(low, value), 0.0), min(max(high, value), 1.0), _narrower(reaches))
+    return OverSeeds(value, max(min(low, value), 0.0), min(max(high, value), 1.0), _of_images(reaches))
 
 
 def _reach(end: End, alpha: float, side: int, *, simultaneous: bool) -> Reach:
@@ -255,8 +260,9 @@ def _reach(end: End, alpha: float, side: int, *, simultaneous: bool) -> Reach:
     return Reach((end.bound - end.value) ** 2, float(added[side]))
 
 
-def _narrower(reaches: Sequence[Reach]) -> Literal["images", "runs"]:
-    return "images" if sum(reach.images for reach in reaches) >= sum(reach.runs for reach in reaches) else "runs"
+def _of_images(reaches: Sequence[Reach]) -> float:
+    images, runs = sum(reach.images for reach in reaches), sum(reach.runs for reach in reaches)
+    return images / (images + runs) if images + runs else 1.0
 
 
 @checked
@@ -298,7 +304,7 @@ def worst_difference_over_seeds(
     """
     runs_a, runs_b, index = _both(first, second, labels, num_classes, paired=paired)
     found, reaches = lowest_difference(runs_a, runs_b, index, alpha, paired=paired, halvings=halvings, seed=seed)
-    return OverSeeds(*found, _narrower(reaches))
+    return OverSeeds(*found, _of_images(reaches))
 
 
 def _both(

@@ -23,12 +23,14 @@ class Selected(NamedTuple):
         models: number of models, itself included.
         worst: its worst-class accuracy, with the interval of `selected_interval`.
         overall: its overall accuracy, likewise.
+        tied: number of other models with the same worst-class accuracy.
     """
 
     name: str
     models: int
     worst: Estimate
     overall: Estimate
+    tied: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; accuracies are fractions."""

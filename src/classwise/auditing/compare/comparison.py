@@ -55,7 +55,7 @@ class Pair:
             number of comparisons.
         minima: the difference of the worst-class accuracies with its interval; over several seeds, that of the mean
             worst-class accuracies of the runs.
-        narrower: what would narrow the interval of ``minima`` most: more ``images``, or more ``runs``.
+        of_images: share of the squared distances to the ends of ``minima`` that is caused by new images.
         seeds: number of runs of each method.
     """
 
@@ -65,7 +65,7 @@ class Pair:
     overall: Estimate
     p_value: float
     minima: Estimate
-    narrower: Literal["images", "runs"]
+    of_images: float
     seeds: tuple[int, int]
 
     def __repr__(self) -> str:
@@ -74,6 +74,11 @@ class Pair:
             for name, found in (("overall", self.overall), ("worst class", self.minima))
         ]
         return printable(f"<Pair {self.first} minus {self.second}, in points: {', '.join(spans)}; {self.test}>")
+
+    @property
+    def narrower(self) -> Literal["images", "runs"]:
+        """What would narrow the interval of ``minima`` most."""
+        return "images" if self.of_images >= 0.5 else "runs"
 
     @property
     def test(self) -> str:
@@ -417,9 +422,8 @@ class Comparison(RichDisplay):
         of_worst = selected_interval(worst, number, place, self.alpha, criterion=alike)
         of_overall = selected_interval(overall, number, place, self.alpha, criterion=False)
         value: dict[Any, float] = self.table.iloc[place][["worst", "overall"]].astype(float).to_dict()
-        return Selected(
-            self.best[0], number, Estimate(value["worst"], *of_worst), Estimate(value["overall"], *of_overall)
-        )
+        estimates = Estimate(value["worst"], *of_worst), Estimate(value["overall"], *of_overall)
+        return Selected(self.best[0], number, *estimates, tied=len(self.best) - 1)
 
     @cached_property
     def classes(self) -> pd.DataFrame:
@@ -497,7 +501,7 @@ class Comparison(RichDisplay):
         if seeds == (1, 1):
             cells = PairedCounts.from_labels(labels, runs[0], others[0], count)
             by_class, of_images = class_differences(cells, alpha), overall_difference(cells, alpha)
-            minima = OverSeeds(*difference_of_minima(cells, alpha), "images")
+            minima = OverSeeds(*difference_of_minima(cells, alpha), 1.0)
         else:
             by_class, of_images = (
                 difference_over_seeds(runs, others, ids, size, alpha, paired=False)
@@ -515,7 +519,7 @@ class Comparison(RichDisplay):
             overall=overall,
             p_value=float(of_images.p_value[0]),
             minima=Estimate(*minima[:3]),
-            narrower=minima.narrower,
+            of_images=minima.of_images,
             seeds=seeds,
         )
 

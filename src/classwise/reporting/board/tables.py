@@ -102,6 +102,7 @@ class BoardTable:
             number,
             Estimate(row["worst"], *selected_interval(worst, number, first, self.alpha)),
             Estimate(row["overall"], *selected_interval(overall, number, first, self.alpha, criterion=False)),
+            tied=sum(other["worst"] == row["worst"] for other in self._rows) - 1,
         )
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -60,11 +61,14 @@ class PairFacts:
         reach = value - low if value > 0 else high - value
         needed = ""
         if value and low <= 0 <= high:
+            of_images, of_runs = (reach * math.sqrt(share) for share in (pair.of_images, 1 - pair.of_images))
             if runs and pair.narrower == "runs":
-                if number := runs_to_exclude(min(runs), value, reach, alpha=self.alpha):
+                if number := runs_to_exclude(min(runs), value, reach, alpha=self.alpha, fixed=of_images):
                     needed = f"about {formatting.counted(number, 'seed')}"
-            elif (number := images_to_exclude(images, value, reach, alpha=self.alpha)) <= MOST_PLANNED:
-                needed = f"about {formatting.count(number)} images a {formatting.singular(self.kind)}"
+            else:
+                number = images_to_exclude(images, value, reach, alpha=self.alpha, fixed=of_runs)
+                if number and number <= MOST_PLANNED:
+                    needed = f"about {formatting.count(number)} images a {formatting.singular(self.kind)}"
         if needed:
             return f"; {needed} would decide a difference of this size"
         return f"; {narrowing(pair.seeds, pair.narrower)}" if runs else ""

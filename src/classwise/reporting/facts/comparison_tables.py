@@ -117,7 +117,8 @@ def measure_table(comparison: Comparison) -> Table:
             cells.append(_over_seeds(metric, estimates))
         rows.append(Row(name, cells))
     note = (
-        "With several seeds: mean ± standard deviation over seeds; the worst class is the class with "
+        f"In brackets: {formatting.level(comparison.alpha)} interval, or after ± the standard deviation over seeds. "
+        "With several seeds: means; the worst class is the class with "
         "the lowest mean (the first one if several are equal)."
     )
     failures = failures_note(inputs for runs in comparison.inputs.values() for inputs in runs)
@@ -183,7 +184,8 @@ def selected_phrase(selected: Selected, alpha: float, kind: str | None = None) -
     """
     noun = formatting.singular(kind)
     worst, overall = (formatting.bracketed(found.low, found.high) for found in (selected.worst, selected.overall))
-    start = f"{selected.name} has the highest accuracy of the worst {noun} among {selected.models} on these images"
+    have = f"and {formatting.counted(selected.tied, 'other')} have" if selected.tied else "has"
+    start = f"{selected.name} {have} the highest accuracy of the worst {noun} among {selected.models} on these images"
     ends = f"{formatting.level(alpha)} intervals that account for its selection"
     return f"{start}: worst {noun} {worst}, overall {overall} ({ends})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +24,6 @@ QUICK = [
     "--set=validation_attack=pgd:steps=2",
 ]
 """A training of two seconds on digits."""
-
-
-def with_options(words: Sequence[str], *options: str) -> list[str]:
-    """The words with options ``--name=value``, which replace those of the same names, but for ``--set``."""
-    replaced = {option.partition("=")[0] for option in options} - {"--set", "--attack"}
-    kept, skipped = list[str](), False
-    for word in words:
-        if not skipped and word.partition("=")[0] not in replaced:
-            kept.append(word)
-        skipped = not skipped and word in replaced
-    return [*kept, *options]
 
 
 class Said(NamedTuple):

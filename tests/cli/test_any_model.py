@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from .conftest import Classwise, with_options
+from ..options import with_options
+from .conftest import Classwise
 
 NET = """
 import torch

@@ -124,8 +124,8 @@ def test_a_condition_fails_the_build(classwise: Classwise, run: Path, tmp_path: 
     threshold = f"worst(all).low {limit}"
     said = classwise("audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}", "--fail-if", threshold)
     assert said.status == status
-    assert (f"failed: {threshold} is true: worst.low under all is " in said.err) == (status == 1)
-    assert (f"passed: {threshold} is false: worst.low under all is " in said.out) == (status == 0)
+    assert (f"failed: fails if {threshold}, which is true: worst.low under all is " in said.err) == (status == 1)
+    assert (f"passed: fails if {threshold}, which is false: worst.low under all is " in said.out) == (status == 0)
 
 
 @pytest.mark.slow

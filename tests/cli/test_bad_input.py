@@ -18,6 +18,7 @@ from classwise.data.sets import loading
 from classwise.models import build_model
 from tests.data import writers
 
+from ..options import with_options
 from .conftest import QUICK, Classwise
 
 
@@ -32,19 +33,17 @@ AttackInputs = Callable[[Place], list[str | Path]]
 
 
 def trained(*words: str) -> AttackInputs:
-    return lambda place: [
-        "train",
-        "at",
-        "--budget=short",
-        "--data=digits",
-        f"--out={place.folder / 'out'}",
-        *QUICK,
-        *words,
-    ]
+    def inputs(place: Place) -> list[str | Path]:
+        start = ["train", "at", "--budget=short", "--data=digits", f"--out={place.folder / 'out'}", *QUICK]
+        return [*with_options(start, *words)]
+
+    return inputs
 
 
 def audited(*words: str) -> AttackInputs:
-    return lambda place: ["audit", place.run, f"--out={place.folder / 'out'}", "--subset=40", *words]
+    return lambda place: [
+        *with_options(["audit", str(place.run), f"--out={place.folder / 'out'}", "--subset=40"], *words)
+    ]
 
 
 def audited_on(path: Path, place: Place) -> list[str | Path]:

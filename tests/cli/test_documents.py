@@ -33,7 +33,8 @@ from classwise.training.recipe import Recipe
 from tests.data.writers import write_cifar10, write_mnist
 from tests.documents import DOCUMENTS, FENCED, SHELL, TUTORIALS, blocks, name_of
 
-from .conftest import QUICK, Classwise, with_options
+from ..options import with_options
+from .conftest import QUICK, Classwise
 
 PLACEHOLDERS = {"BEFORE", "COMMAND", "FOLDER", "MODEL", "NAME", "PATH", "RECIPE", "RUN"}
 PROGRAM: Any = typer.main.get_command(app)

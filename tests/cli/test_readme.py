@@ -13,7 +13,8 @@ import pytest
 
 from tests.documents import ROOT, blocks
 
-from .conftest import QUICK, Classwise, with_options
+from ..options import with_options
+from .conftest import QUICK, Classwise
 
 README = ROOT / "README.md"
 

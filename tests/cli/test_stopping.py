@@ -23,6 +23,7 @@ from classwise.core.progress.interruption import Terminated, deferred, signals, 
 from classwise.training.folder import Which
 from classwise.training.trainer import Trainer
 
+from ..options import with_options
 from .conftest import QUICK, Classwise
 
 STOPS = [(signal.SIGTERM, 143, "SIGTERM"), (signal.SIGINT, 130, "Ctrl-C"), (signal.SIGHUP, 129, "SIGHUP")]
@@ -63,7 +64,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def trained(folder: Path, *words: str) -> list[str]:
-    return ["train", "cfa-at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK, *words]
+    return with_options(["train", "cfa-at", "--budget=short", "--data=digits", f"--out={folder}", *QUICK], *words)
 
 
 @pytest.mark.slow

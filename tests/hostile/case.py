@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.options import with_options
+
 Content = bytes | Callable[[Path], object]
 """The bytes of a file, or a function that writes it under the path that it is given."""
 
@@ -106,13 +108,13 @@ CLEAN_AUDIT = (*AUDIT, ATTACK)
 
 def audit(*words: str) -> tuple[str, ...]:
     """The words of an audit of the shared run into the folder ``out``."""
-    return (*AUDIT, "--out=out", *words)
+    return (*with_options((*AUDIT, "--out=out"), *words),)
 
 
 def train(*words: str, recipe: str = "at") -> tuple[str, ...]:
     """The words of a quick training into the folder ``out``."""
     budget = ("--budget=short",) if recipe == "at" else ()
-    return ("train", recipe, *budget, "--data=digits", "--out=out", *QUICK, *words)
+    return (*with_options(("train", recipe, *budget, "--data=digits", "--out=out", *QUICK), *words),)
 
 
 def small(text: object) -> str:

@@ -106,7 +106,7 @@ def test_a_forecast_is_limited_to_some_data_sets() -> None:
     assert limited.total.trainings == 3
     assert list(limited.passes_per_second) == ["small-cnn of width 1 on mnist, bfloat16"]
     assert forecast("kdd21/F1", "medium", rates=RATES["h100"]).total.trainings == 3 * 5
-    check_refused("kdd21/T1 is not on several", forecast, "kdd21/T1", "medium", data_sets=["mnist"])
+    check_refused("kdd21/T1 has a single data set", forecast, "kdd21/T1", "medium", data_sets=["mnist"])
 
 
 def test_the_tables_of_cfa23_have_five_trainings_at_full_scale() -> None:

@@ -444,7 +444,8 @@ def test_pairs_use_all_seeds(tmp_path: Path) -> None:
         assert pair.p_value == whole.p_value[0]
         assert pair.overall == (whole.difference[0], whole.low[0], whole.high[0])
         worst = worst_difference_over_seeds(runs[0], runs[1], LABELS, 3)
-        assert (*pair.minima, pair.narrower) == worst
+        assert (*pair.minima, pair.of_images) == worst
+        assert pair.narrower == worst.narrower
         assert ("one is one training" in pair.population) == (second == "one")
     single = compare([tmp_path / "one", tmp_path / "at" / "seed-0"]).pairs[0]
     assert single.test == "McNemar test"

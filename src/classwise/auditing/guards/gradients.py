@@ -334,5 +334,5 @@ def no_black_box(evidence: Evidence, probe: Probe) -> Result:
     worst = significant_class(probe.by_class(misclassified), probe.images, BLACK_BOX_SHARE)
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     suite = f"The suite has no gradient-free attack of {QUERIES} queries"
-    what = f"{suite}, and {percent(share)} of a sample survive it but not a short one"
+    what = f"{suite}, and {percent(share)} of a sample survive it but not a short Square attack"
     return f"{what}{where}: add --attack square to those of the audit.", share

@@ -567,9 +567,10 @@ def _signature(path: str) -> str:
             if node.name.startswith("_") and not _is_abstract(node):
                 continue
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            found += ["", *lines[first - 1 : node.body[0].lineno - 1], *_docstring(node, 8)]
+            separator = [""] if found[-1] else []
+            found += [*separator, *lines[first - 1 : node.body[0].lineno - 1], *_docstring(node, 8)]
         elif isinstance(node, ast.Expr):
-            found += _docstring(tree, 4)
+            found += [*_docstring(tree, 4), ""]
         else:
             found += [*comments, *lines[node.lineno - 1 : end]]
     return "\n".join(found)
@@ -580,10 +581,10 @@ def _is_abstract(node: ast.FunctionDef) -> bool:
 
 
 def _docstring(node: ast.FunctionDef | ast.ClassDef, indent: int) -> list[str]:
-    """The lines of a docstring without examples and errors; then, of a class, a blank line."""
+    """The lines of a docstring without examples and errors."""
     text = re.split(r"\n\n(?:Examples?|Raises):", ast.get_docstring(node) or "")[0]
     quoted = f'"""{text}"""' if "\n" not in text else f'"""{text}\n"""'
-    return [*textwrap.indent(quoted, " " * indent).splitlines(), *([""] if indent == 4 and "\n" in text else [])]
+    return textwrap.indent(quoted, " " * indent).splitlines()
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -59,6 +59,13 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
     # `compare` takes the same folder as one method.
     assert compare([runs]).seeds == {"at-short": 2}
 
+    # So does it the folder of a sweep, whose runs have other names.
+    sweep = runs.parent / "runs"
+    sweep.mkdir()
+    for number, run in enumerate(sorted(runs.iterdir())):
+        shutil.copytree(run, sweep / f"cell{number}")
+    assert compare([sweep]).seeds == {"at-short": 2}
+
     # Without --resume nothing is done twice; with it what is missing is made, and the rest is loaded.
     again = classwise("audit", runs, *FAST)
     assert (again.status, again.err.count("\n")) == (2, 1)

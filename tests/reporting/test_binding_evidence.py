@@ -170,10 +170,17 @@ def test_a_warning_of_a_named_guard_forbids_a_pass(tmp_path: Path) -> None:
         assert report.verdict == verdict
 
 
-def test_default_guards_exist() -> None:
-    from classwise.auditing.criteria.policy import DEFAULT_GUARDS
+def test_default_guards_exist_and_are_extended_by_a_list(tmp_path: Path) -> None:
+    from classwise.auditing.criteria.policy import DEFAULT_GUARDS, Policy
 
     assert set(DEFAULT_GUARDS) <= set(GUARDS)
+    for guards, required in (
+        ("default", DEFAULT_GUARDS),
+        (["default"], DEFAULT_GUARDS),
+        (["logit-range", "default", "class-order"], ("logit-range", *DEFAULT_GUARDS)),
+        (["logit-range"], ("logit-range",)),
+    ):
+        assert Policy.read(policy_file(tmp_path / "policy.yaml", guards=guards)).required_guards == required
 
 
 def test_an_expired_policy_is_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -277,18 +277,23 @@ def test_the_strong_sentence_needs_the_policy_before_the_first_attack(tmp_path: 
     audited_pairs(tmp_path / "1" / "a", file)
     assert sentence(tmp_path / "1" / "a", file, tmp_path / "e1") == facts.BEFORE
     other = written(tmp_path / "other.yaml", fail_if=["overall(all) < 0.8"])
-    assert sentence(tmp_path / "1" / "a", other, tmp_path / "e2") == facts.AFTER, "the policy was changed"
+    changed = f"{facts.AFTER} {facts.OTHER_RECORDED.format(name='a')}"
+    assert sentence(tmp_path / "1" / "a", other, tmp_path / "e2") == changed
+    begun = f"{facts.AFTER} {facts.NONE_RECORDED}"
     audited_pairs(tmp_path / "2" / "a")
     audited_pairs(tmp_path / "2" / "a", file, resume=True)
-    assert sentence(tmp_path / "2" / "a", file, tmp_path / "e3") == facts.AFTER, "resumed with the policy"
+    assert sentence(tmp_path / "2" / "a", file, tmp_path / "e3") == begun.format(name="a"), "resumed with the policy"
     audited_pairs(tmp_path / "2" / "b", file, seed=1)
-    assert sentence(tmp_path / "2" / "b", file, tmp_path / "e4") == facts.AFTER, "audited again"
+    assert sentence(tmp_path / "2" / "b", file, tmp_path / "e4") == begun.format(name="b"), "audited again"
     audited_pairs(tmp_path / "3" / "a", file, max_time=1e-9)
     for name in ("outcomes", CHECKSUMS):
         source = tmp_path / "2" / "a" / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / "3" / "a" / name)
     (tmp_path / "3" / "a" / CHECKSUMS).unlink()
-    assert sentence(tmp_path / "3" / "a", file, tmp_path / "e5") == facts.AFTER, "copied outcomes"
+    assert (
+        sentence(tmp_path / "3" / "a", file, tmp_path / "e5")
+        == f"{facts.AFTER} {facts.OTHER_OUTCOMES.format(name='a')}"
+    )
 
 
 def test_outcomes_of_another_model_are_refused(tmp_path: Path) -> None:

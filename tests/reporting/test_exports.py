@@ -115,6 +115,14 @@ def test_every_table_states_what_is_bold(make_audit: MakeAudit, tmp_path: Path) 
     assert "| **cat** |" in (tmp_path / "one" / "classes.md").read_text(encoding="utf-8")
 
 
+def test_every_table_states_data_threat_and_attacks(make_audit: MakeAudit, tmp_path: Path) -> None:
+    one = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    results: dict[str, Any] = {"audit": one, "comparison": compare({"one": one, "two": one})}
+    for name, result in results.items():
+        for file in export(result, tmp_path / name, ("tex", "md")):
+            assert "images, 4 classes; threat Linf:8/255; attacks pgd, cw." in file.read_text(encoding="utf-8"), file
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [430, 240])
 def test_figures_are_drawn_for_print(make_audit: MakeAudit, tmp_path: Path, width: float) -> None:

@@ -48,10 +48,10 @@ def saved_names(recipe: Recipe) -> list[Which]:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the runs in a folder written by ``train --seeds``; empty for the folder of a run."""
+    """Return the runs in a folder, as ``train --seeds`` and ``sweep`` write them; empty for the folder of a run."""
     if (folder / "recipe.yaml").is_file():
         return []
-    return sorted(file.parent for file in folder.glob("seed-*/recipe.yaml"))
+    return sorted(file.parent for file in folder.glob("*/recipe.yaml"))
 
 
 class RunData(TypedDict):

@@ -117,7 +117,8 @@ class Policy:
         data: what is stated and required of the images.
         attacks: specs of attacks and suites, such as ``autoattack``. The audit must have each of them, with these
             settings or more steps, restarts and the like (`classwise.auditing.run.requirements`).
-        guards: names of the guards that must have run without a warning; ``"default"``: `DEFAULT_GUARDS`.
+        guards: names of the guards that must have run without a warning; ``"default"``, alone or in the list:
+            `DEFAULT_GUARDS`.
         precision: of the gradients, ``"float32"`` or ``"bfloat16"``; ``"any"``: it is not fixed.
         fail_if: the criteria, conditions as of ``classwise audit --fail-if`` that must be false.
         limits: what the audit does not show.
@@ -184,7 +185,8 @@ class Policy:
     @property
     def required_guards(self) -> tuple[str, ...]:
         """Names of the guards that must have run without a warning."""
-        return DEFAULT_GUARDS if self.guards == "default" else tuple(self.guards)
+        names = (self.guards,) if isinstance(self.guards, str) else self.guards
+        return tuple(dict.fromkeys(one for name in names for one in (DEFAULT_GUARDS if name == "default" else (name,))))
 
     @property
     def required_options(self) -> dict[str, Any]:

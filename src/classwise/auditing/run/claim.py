@@ -129,7 +129,9 @@ class Claim:
         if recorded is not None and not all(read_about(shard.parent).get("policy") == recorded for shard in shards):
             reason, recorded = "a shard was begun without it", None
         if reason:
-            self.progress.log(f"the policy is not recorded: {reason}")
+            self.progress.log(
+                f"the policy is not recorded, and evidence will say that criteria were stated after the run: {reason}"
+            )
         return recorded
 
     def merged(self, meta: Meta) -> Merged:

@@ -23,16 +23,14 @@ from classwise.training.folder import Run, runs_in
 
 
 def seed_runs(folder: str | Path) -> list[Run]:
-    """Runs of a folder written by ``train --seeds``, by seed.
+    """Runs in a folder, by seed.
 
     Raises:
         ClasswiseError: if it contains no run, runs that differ in more than the seed, or two runs of one seed.
     """
     runs = sorted((Run.open(path) for path in runs_in(Path(folder))), key=lambda run: run.recipe.seed)
     if not runs:
-        raise ClasswiseError(
-            f"{folder} contains no runs seed-0, seed-1, ...; train them with: classwise train RECIPE --seeds 0,1"
-        )
+        raise ClasswiseError(f"{folder} contains no runs; train some with: classwise train RECIPE --seeds 0,1")
     for run in runs[1:]:
         if dataclasses.replace(run.recipe, seed=0) != dataclasses.replace(runs[0].recipe, seed=0):
             raise ClasswiseError(f"{runs[0].path} and {run.path} differ in more than the seed; audit each separately")
@@ -64,12 +62,12 @@ def audit_seeds(
     ``max_time`` is for all seeds together; seeds that do not start in time have no audit.
 
     Args:
-        folder: a folder written by ``train --seeds``, with ``seed-0``, ``seed-1``, ...
+        folder: a folder with the runs of one recipe, such as ``seed-0``, ``seed-1``, ... of ``train --seeds``.
         data: as of `classwise.audit`, like ``threat``, ``attacks`` and ``distributed``.
         threat: the ball.
         attacks: the attacks.
         name: the folder of each audit in the ``audits`` of its run.
-        out: a folder for the audits, as ``seed-0``, ``seed-1``, ...; None: those of the runs.
+        out: a folder for the audits, named as their runs; None: those of the runs.
         resume: continue interrupted audits, load finished ones, and run the missing ones.
         progress: as of `classwise.audit`.
         distributed: whether to share the images among processes.

@@ -19,7 +19,7 @@ from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.settings.config import build
 from classwise.reporting.board.entries import AttackSettings, Conditions, Entry, GuardWarning
 from classwise.reporting.board.published import Published, published_in
-from classwise.training.folder import Run, runs_in
+from classwise.training.folder import Run
 
 T = TypeVar("T")
 ACCEPTED = "an audit, a run, a folder of these, a sweep, board.json, or a JSON file for or from RobustBench"
@@ -63,7 +63,7 @@ def _audits_in(path: Path) -> list[Path]:
         return audits_of(path)
     place = path / "runs" if (path / SWEEP).is_file() else path
     folders = [folder for folder in sorted(place.iterdir()) if folder.is_dir()]
-    runs = runs_in(path) or [folder for folder in folders if contains_audits(folder)]
+    runs = [folder for folder in folders if contains_audits(folder)]
     return [
         *(audit for run in runs for audit in _audits_in(run)),
         *(folder for folder in folders if (folder / ABOUT).is_file()),

@@ -48,6 +48,12 @@ from classwise.stats.intervals import class_intervals
 
 BEFORE = "Criteria recorded before this run; earlier runs cannot be excluded."
 AFTER = "Criteria stated after the run."
+NONE_RECORDED = (
+    "{name} has recorded no policy: it, or another audit of the model on these images, was begun without one."
+)
+OTHER_RECORDED = "{name} has recorded another policy, or another version of this file."
+OTHER_OUTCOMES = "{name} has outcomes that were computed without this policy."
+"""Why an audit has not recorded the policy."""
 MEANING = (
     "Robust accuracy is an upper bound: these attacks failed on the images counted as correct, and other attacks may "
     "succeed. It is measured on a sample of images and is no certificate of robustness."
@@ -257,9 +263,12 @@ def evidence_facts(
             raise ClasswiseError(f"the {name} is of a model that no audit of the report has; omit it")
     about = [_audit_facts(audit, policy, date) for audit in audits]
     folders = {audit.path.resolve() for audit in audits if audit.path is not None}
+    missing = list[str]()
     for facts, audit in zip(about, audits, strict=True):
         facts["others"] = _others(audit, policy, date, folders)
-    recorded = all(facts["criteria_recorded"] for facts in about)
+        reason = _unrecorded(audit, policy)
+        facts["criteria_recorded"] = not reason
+        missing += [reason.format(name=facts["name"])] if reason else []
     identity = policy.digest + "".join(facts["outcomes_sha256"] for facts in about) + json.dumps([*supplements])
     found: EvidenceFacts = {
         "schema_version": SCHEMA_VERSIONS["evidence"],
@@ -268,8 +277,8 @@ def evidence_facts(
         "number": f"{date:%Y%m%d}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}",
         "date": date.isoformat(timespec="seconds"),
         "policy": dataclasses.asdict(policy),
-        "criteria_recorded": recorded,
-        "criteria_sentence": BEFORE if recorded else AFTER,
+        "criteria_recorded": not missing,
+        "criteria_sentence": " ".join([AFTER, *missing]) if missing else BEFORE,
         "verdict": min((facts["verdict"] for facts in about), key=VERDICTS.index),
         "meaning": MEANING,
         "not_excluded": [*NOT_EXCLUDED],
@@ -370,7 +379,7 @@ def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:
         "threat": meta.threat,
         "complete": complete,
         "not_judged": {name: int(count) for name, count in audit.outcomes.missing.items()},
-        "criteria_recorded": _is_recorded(audit, policy),
+        "criteria_recorded": False,
         "confidence": 1 - audit.alpha,
         "group": audit.group,
         "overall": _rows(["all images"], _total(clean), _total(robust), audit.alpha, None)[0],
@@ -388,15 +397,17 @@ def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:
     }
 
 
-def _is_recorded(audit: Audit, policy: Policy) -> bool:
-    """Whether the audit has recorded the policy before its first attack: in its record and in every file of outcomes.
+def _unrecorded(audit: Audit, policy: Policy) -> str:
+    """Why the audit has not recorded the policy before its first attack, for `str.format` with its name.
+
+    Empty if its record and every file of outcomes have the policy.
 
     Raises:
         ClasswiseError: if a file of outcomes is of another model or other images than the record.
     """
     assert audit.path is not None
     about = read_about(audit.path)
-    settings, digests = about["settings"], {about.get("policy")}
+    settings, recorded, digests = about["settings"], about.get("policy"), set[str | None]()
     for file in outcome_files.listed(audit.path / "outcomes"):
         meta = outcome_files.read_meta(file)
         digests.add(meta.policy)
@@ -405,7 +416,9 @@ def _is_recorded(audit: Audit, policy: Policy) -> bool:
         for key in ("model_hash", "data_hash", "threat"):
             if settings and settings.get(key) != getattr(meta, key):
                 raise ClasswiseError(f"{file} belongs to another audit: its {key} differs; run the audit again")
-    return digests == {policy.digest}
+    if recorded != policy.digest:
+        return NONE_RECORDED if recorded is None else OTHER_RECORDED
+    return OTHER_OUTCOMES if digests - {policy.digest} else ""
 
 
 def _total(counts: BoundedCounts | None) -> BoundedCounts | None:

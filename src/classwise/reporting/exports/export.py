@@ -7,6 +7,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +36,7 @@ from classwise.reporting.facts.comparison_tables import (
 )
 from classwise.reporting.facts.comparison_tables import class_table as comparison_class_table
 from classwise.reporting.facts.incomplete import report_of
+from classwise.reporting.facts.provenance import conditions
 from classwise.reporting.facts.repeats import repeats_table
 from classwise.reporting.facts.training_curves import curves_of_audit
 from classwise.reporting.figures.heatmap import Confusion
@@ -135,6 +137,9 @@ def export(
     else:
         contents, latex = _Contents(*report_of(result).contents(pixels)), {**AUDIT_COLUMNS}
     tables = _with_columns(contents.tables, columns)
+    if isinstance(result, Audit | Comparison):
+        about = conditions(result if isinstance(result, Audit) else next(iter(result.audits.values()))[0])
+        tables = {name: replace(table, note=f"{table.note} {about}.".strip()) for name, table in tables.items()}
     return write_files(
         folder,
         formats,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
+from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.training_run import run_of
 from classwise.core.settings.code_identity import STRUCTURE, CodeRecord
@@ -170,6 +171,18 @@ def flat(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return "" if value is None else str(value)
+
+
+def conditions(audit: Audit) -> str:
+    """Data, threat and attacks of an audit, a phrase each: what a table that is read alone must state."""
+    meta = audit.outcomes.meta
+    names = ", ".join(name for name in audit.names if name not in (CLEAN, ALL))
+    known = (
+        _data(meta, len(audit.outcomes)),
+        f"threat {meta.threat}" if meta.threat else "",
+        f"attacks {names}" if names else "",
+    )
+    return "; ".join(filter(None, known))
 
 
 def _data(meta: Meta, images: int) -> str:

@@ -12,7 +12,7 @@ from classwise.reporting import formatting
 from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_sentences import PairFacts, comparison_warnings, decision
 from classwise.reporting.facts.comparison_tables import selected_phrase
-from classwise.reporting.facts.provenance import weights_name
+from classwise.reporting.facts.provenance import conditions, weights_name
 from classwise.reporting.facts.untested import bounds_reason, bounds_table, crossing_reason, crossing_table
 from classwise.reporting.formatting import bare_percent, bracketed
 from classwise.reporting.text.layout import TextTable, in_unit, spanned_rows
@@ -35,6 +35,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
     yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
     yield legend(columns)
     yield _about(comparison)
+    yield conditions(next(iter(comparison.audits.values()))[0])
     yield from filter(None, (_weights(comparison),))
     if comparison.selected is not None:
         yield selected_phrase(comparison.selected, comparison.alpha, comparison.group).replace("\u00a0", " ")

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from scipy import special
+
 from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.criteria.thresholds import REQUIRES, UNITS, Threshold
@@ -15,6 +17,7 @@ from classwise.reporting.facts.condition_size import size_advice
 from classwise.stats import Unit
 from classwise.stats.intervals import clopper_pearson, proportion_interval
 from classwise.stats.metrics.lowest import worst_class
+from classwise.stats.power import rounded_up
 
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
 """What a build requires for each comparison, which fails it."""
@@ -83,7 +86,8 @@ def change_text(
     Raises:
         ClasswiseError: see `ChangeThreshold.value`.
     """
-    detectable = _smallest_loss(threshold, losses or {}, met=threshold.holds(comparison, method))
+    met = threshold.holds(comparison, method)
+    detectable = _smallest_loss(threshold, losses or {}, met=met)
     comparison = comparison.under(threshold.attack)
     pair = comparison.pair(method, comparison.names[0])
     decisive = threshold.of_deciding_class(comparison, method)
@@ -102,7 +106,36 @@ def change_text(
     basis = f"{formatting.counted(images, 'image')}{of}; {'' if math.isnan(low) else interval}"
     value = threshold.shown(threshold.value(comparison, method))
     end = {"low": "lower end ", "high": "upper end "}.get(threshold.measure.partition(".")[2], "")
+    if met and end == "lower end " and measure != "worst" and pair.seeds == (1, 1):
+        one, other = (
+            comparison.audits[name][0].outcomes.correct(comparison.attack) for name in (pair.first, pair.second)
+        )
+        different = (int((one != other).sum()) + 1) / (len(one) + 2)
+        classes = len(pair.classes) if of else 1
+        detectable += _images_without_change(threshold, different, images, classes, comparison.alpha)
     return f"{end}{value}; {basis}required: {_required(threshold)}{detectable}"
+
+
+def _images_without_change(
+    threshold: ChangeThreshold, different: float, images: int, classes: int, alpha: float
+) -> str:
+    """The images with which a lower limit on a change would hold with a power of 80 %, if the accuracy does not change.
+
+    Args:
+        threshold: the condition, for ``any`` on the deciding class.
+        different: fraction of the images with different outcomes.
+        images: number of images now.
+        classes: number of classes, all of which must hold, for ``any``; else 1.
+        alpha: 1 minus the coverage of the intervals of all classes together.
+    """
+    if threshold.limit >= 0:
+        return ""
+    z, power = special.ndtri(1 - alpha / classes / 2), special.ndtri(0.8 ** (1 / classes))
+    number = rounded_up(different * ((z + power) / float(threshold.limit)) ** 2)
+    if number <= images:
+        return ""
+    of = " a class" if classes > 1 else "" if threshold.group is None else f" of {threshold.group}"
+    return f"; about {formatting.counted(number, 'image')}{of} would pass in 80 % of cases if nothing changes"
 
 
 def _smallest_loss(threshold: ChangeThreshold, losses: Mapping[str, float], *, met: bool) -> str:

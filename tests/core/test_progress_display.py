@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from html import escape
 from types import ModuleType
@@ -15,7 +16,7 @@ import pytest
 import classwise as cw
 from classwise.core.progress import display as progress_display
 from classwise.core.progress.display import Lines, NotebookBar, listening, log_in_cells
-from classwise.core.progress.listener import NullProgress, expect
+from classwise.core.progress.listener import NullProgress, Timed, expect
 from tests.auditing.toys import images, model
 
 
@@ -148,3 +149,17 @@ def test_the_expected_time_replaces_the_extrapolation(
     assert lines[-1] == "next: 1 of 100 (1%)"
     assert shown[-1].endswith("next: 1 of 100 (1%)")
     expect(NullProgress(), 1, 2)  # has no use for it
+
+
+def test_an_estimate_is_shown_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    timed = Timed()
+    timed.start("pgd", 100)
+    timed.is_due(10, 1.0)
+    timed.is_due_with(5.0, 8.0, 1.0)
+    now = 6.0
+    assert timed.seconds_left == (0.0, 2.0)
+    now = 10.0
+    timed.is_due(10, 1.0)
+    assert timed.seconds_left == (80.0, 80.0), "of 80 images, at 10 images in 10 s"

@@ -12,8 +12,8 @@ from torch import Tensor
 
 REPORT_SECONDS = 0.5
 """Seconds between two reports."""
-_MEMORY = 0.05
-"""Weight of the last step in the mean duration of a step."""
+_MEMORY = 0.02
+"""Weight of a step in the mean duration of a step; verifications of images make the durations uneven."""
 
 
 class StepsLeft:
@@ -53,6 +53,7 @@ class StepsLeft:
         self._taken = np.full(images, -1)  # steps of each image; -1 before its first start
         self._ended, self._success = np.zeros((2, images), dtype=bool)
         self._last = self._reported = time.monotonic()
+        self._seconds = self._steps = 0.0  # with less weight of earlier ones
         self._step_seconds = math.nan
 
     def stepped(self, steps: int, ids: Tensor, left: Tensor, ended: Tensor, hit: Tensor) -> None:
@@ -67,9 +68,9 @@ class StepsLeft:
         """
         now = time.monotonic()
         if steps:
-            seconds = (now - self._last) / steps
-            before = seconds if math.isnan(self._step_seconds) else self._step_seconds
-            self._step_seconds = before + _MEMORY * (seconds - before)
+            kept = (1 - _MEMORY) ** steps
+            self._seconds, self._steps = kept * self._seconds + now - self._last, kept * self._steps + steps
+            self._step_seconds = self._seconds / self._steps
         self._last = now
         due = self._report is not None and now - self._reported > REPORT_SECONDS and self._step_seconds >= 0  # not NaN
         if not (due or ended.any() or self._report is None):

@@ -89,13 +89,14 @@ class Timed:
     def seconds_left(self) -> tuple[float, float] | None:
         """The time left, at least and at most: the last estimate that was received, else extrapolated from the units.
 
-        None before the second report of units, since the first may have been done before a resume, and if the number of
-        units is unknown.
+        An estimate is used until its time is over. None before the second report of units, since the first may have
+        been done before a resume, and if the number of units is unknown.
         """
         now = time.monotonic()
         if self._expected is not None:
             low, high, since = self._expected
-            return max(low - (now - since), 0.0), max(high - (now - since), 0.0)
+            if now - since <= high:
+                return max(low - (now - since), 0.0), high - (now - since)
         if not self.total or self._first is None or self.done == self._first[1]:
             return None
         since, before = self._first

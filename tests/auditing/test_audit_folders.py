@@ -164,6 +164,7 @@ def test_a_resumed_audit_may_ask_for_less(tmp_path: Path, interrupted: bool, mon
     progress = Listener(60) if interrupted else None
     with stopped:
         run(out=folder, attacks="fgsm", save=["logits", "images"], trace=[0, 1], progress=progress)
+    check_refused("of which --save and --trace may be omitted$", run, out=folder, attacks="fgsm")
     again = run(out=folder, attacks="fgsm", save="logits", trace=[1], resume=True)
     whole = run(attacks="fgsm", save="images")
     assert np.array_equal(again.artifacts.get("images", "fgsm")[0], whole.artifacts.get("images", "fgsm")[0])

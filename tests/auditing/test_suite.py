@@ -120,7 +120,7 @@ def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
         ("pgd:steps=0", "steps"),
         ("pgd:step_size=0", "step_size"),
         ([], "no attack is given"),
-        ({"clean": "pgd"}, "label 'clean' is reserved"),
+        ({"clean": "pgd"}, "label 'clean' is reserved for the pass without an attack"),
         (["all=pgd"], "label 'all' is reserved"),
         (["a=pgd", "a=fgsm"], "two attacks have the label 'a'"),
         (["=pgd"], "attack '=pgd': must have the form LABEL=SPEC"),

@@ -168,6 +168,8 @@ def test_a_warning_of_a_named_guard_forbids_a_pass(tmp_path: Path) -> None:
             row["name"] for row in report.facts["audits"][0]["guards"] if row["result"] == "warning"
         }
         assert report.verdict == verdict
+        page = (tmp_path / name / "evidence" / "evidence.html").read_text(encoding="utf-8")
+        assert ("class-order (not required by the policy)" in page) == (name != "class-order")
 
 
 def test_default_guards_exist_and_are_extended_by_a_list(tmp_path: Path) -> None:

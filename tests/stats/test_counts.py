@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from classwise.core.errors import ClasswiseError
-from classwise.stats.counts import ClassCounts, PairedCounts
+from classwise.stats.counts import ClassCounts, PairedCounts, whole_numbers
 from tests.stats.strategies import class_counts
 
 LABELS = np.array([0, 0, 0, 2, 2])
@@ -88,6 +88,8 @@ def test_pairs_by_hand() -> None:
         (lambda: ClassCounts.from_labels([0, 3], [1, 1], 3), r"labels: 3 is not one of the 3 classes 0 \.\. 2"),
         (lambda: ClassCounts.from_labels([0, -1], [1, 1], 3), "labels: -1 is not one"),
         (lambda: ClassCounts.from_labels([0.0, 1.0], [1, 1], 3), "labels: expected integers"),
+        (lambda: whole_numbers(["cat"], "labels"), "labels: .* replace class names by their numbers"),
+        (lambda: whole_numbers(np.array(["cat"], object), "labels"), "labels: 'cat' is not an integer; replace class"),
         (lambda: ClassCounts.from_labels([[0, 1]], [1, 1], 3), r"shape \(1, 2\)"),
         (lambda: ClassCounts.from_labels([0, 1], [1], 3), "each of the 2 labels"),
         (lambda: ClassCounts.from_labels([0, 1], [[1, 0]], 3), r"expected shape \(2,\)"),

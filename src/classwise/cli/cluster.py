@@ -25,7 +25,13 @@ class ClusterOptions:
     panel: ClassVar[str] = CLUSTER
 
     on: Annotated[
-        str | None, typer.Option("--on", metavar="local|ray|slurm", help="Where to run tasks.", show_default="local")
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="local|ray|slurm",
+            help="Where to run tasks; --shards without it runs none, and merges.",
+            show_default="sweeps: local",
+        ),
     ] = None
     workers: Annotated[
         int | None,

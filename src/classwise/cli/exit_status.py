@@ -16,7 +16,10 @@ class ExitStatus(enum.IntEnum):
     BAD_INPUT = 2, "an argument, a file or the environment is wrong; one line on stderr states what is accepted"
     INCOMPLETE = (
         3,
-        "no verdict: the evaluation or the sweep is incomplete (resume continues it), or is not as its policy requires",
+        (
+            "neither passed nor failed: the evaluation or the sweep is incomplete (--resume continues it), "
+            "or is not as its policy requires"
+        ),
     )
     USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"
     INTERNAL_ERROR = 70, "an error inside classwise; please report it with the trace that --debug prints"

@@ -16,6 +16,9 @@ BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+NUMBERS = "; replace class names by their numbers, as class_names.index(name) does"
+"""The end of errors on text in place of integers."""
+
 
 def whole_numbers(values: ArrayLike, what: str) -> IntArray:
     """Convert ``values`` to a one-dimensional int64 array.
@@ -38,9 +41,13 @@ def whole_numbers(values: ArrayLike, what: str) -> IntArray:
             f"{what}: expected integers of shape (N,), got {type(values).__name__} ({error})"
         ) from error
     if array.dtype.kind == "O" and array.ndim == 1:
-        raise ClasswiseError(f"{what}: {next(value for value in array if not is_integer(value))!r} is not an integer")
+        value = next(value for value in array if not is_integer(value))
+        advice = NUMBERS if isinstance(value, str) else ""
+        raise ClasswiseError(f"{what}: {value!r} is not an integer{advice}")
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise ClasswiseError(f"{what}: expected integers of shape (N,), got {array.dtype} of shape {array.shape}")
+        advice = NUMBERS if array.dtype.kind == "U" else ""
+        found = f"{array.dtype} of shape {array.shape}"
+        raise ClasswiseError(f"{what}: expected integers of shape (N,), got {found}{advice}")
     if array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
         raise ClasswiseError(f"{what}: {array.max()} is larger than 2^63 - 1")
     return array.astype(np.int64)

@@ -65,7 +65,8 @@ def check_attack_labels(labels: Iterable[str], families: Iterable[str] = ()) -> 
     reserved = {CLEAN, ALL, *TABLE_COLUMNS} | derived | columns
     for label in checked:
         if label.strip() in reserved:
-            raise ClasswiseError(f"attack label {label!r} is reserved; choose another label")
+            use = " for the pass without an attack (`clean=` of `from_predictions`)" if label.strip() == CLEAN else ""
+            raise ClasswiseError(f"attack label {label!r} is reserved{use}; choose another label")
 
 
 def _distinct(what: str) -> pydantic.BeforeValidator:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pandas as pd
 
@@ -29,6 +29,9 @@ from classwise.core.compute.precision import Precision
 from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import ResultFolder
 from classwise.core.progress.listener import Progress
+
+INHERITED: tuple[Literal["save", "trace"], ...] = ("save", "trace")
+"""Options whose recorded values a resumed audit has, if these include what is asked for."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,9 @@ class Claim:
         about = about_of(Audit(Outcomes(frame, meta), name=self.name)) | self.of_shards
         folder = ResultFolder(self.main_folder, "audit")
         beside, settings = [*self.of_shards], self.inputs.settings
-        with folder.claimed(settings, resume=resume, beside=beside, options=ON_COMMAND_LINE, **about):
+        with folder.claimed(
+            settings, resume=resume, beside=beside, options=ON_COMMAND_LINE, inherited=INHERITED, **about
+        ):
             yield meta
 
     def _code(self) -> Mapping[str, Mapping[str, str]] | None:
@@ -191,7 +196,7 @@ def with_saved_choices(options: Evaluation, folder: Path | None) -> Evaluation:
     if options.get("precision") is None and isinstance(precision, Mapping):
         # Records without this entry are of a search in float32.
         options = {**options, "precision": Precision(**{"search": "float32", **precision})}
-    for name in ("save", "trace"):
+    for name in INHERITED:
         recorded, asked = settings.get(name), complete(options)[name]
         if isinstance(recorded, list) and all(value in recorded for value in asked):
             options = cast("Evaluation", {**options, name: recorded})

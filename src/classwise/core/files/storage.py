@@ -604,6 +604,7 @@ class ResultFolder:
         resume: bool,
         beside: Sequence[str] = (),
         options: Mapping[str, str] = MappingProxyType({}),
+        inherited: Sequence[str] = (),
         **entries: Any,
     ) -> Iterator[bool]:
         """Own the folder for the duration of the block; mark it, or check that it contains this evaluation.
@@ -613,6 +614,7 @@ class ResultFolder:
             resume: whether the folder may contain this evaluation already.
             beside: names of subfolders that a new folder may contain.
             options: the options of the command line that decide settings, for messages.
+            inherited: settings that a resumed evaluation takes from the folder if they are not given, for messages.
             **entries: further entries of the marker of a new folder.
 
         Yields:
@@ -626,17 +628,23 @@ class ResultFolder:
             remove_stale_temporaries(self.path)
             resumed = self.marker.is_file()
             if resumed:
-                self._check_same(settings, options, resume=resume)
+                self._check_same(settings, options, inherited, resume=resume)
             else:
                 self.check_unused(beside=beside)
                 self.write(settings=settings, **entries)
             yield resumed
 
-    def _check_same(self, settings: Mapping[str, Any], options: Mapping[str, str], *, resume: bool) -> None:
+    def _check_same(
+        self, settings: Mapping[str, Any], options: Mapping[str, str], inherited: Sequence[str], *, resume: bool
+    ) -> None:
         whole = {"shard": None, **settings}  # a shard is not the whole
-        if differs := difference(self.read()["settings"], whole, options):
+        recorded = self.read()["settings"]
+        if differs := difference(recorded, whole, options):
             article = "an" if self.kind[0] in "aeiou" else "a"
             advice = "give another --out, or --resume with the same settings"
+            omitted = [options.get(name, name) for name in inherited if recorded.get(name) != whole.get(name)]
+            if omitted and not resume:
+                advice = f"{advice}, of which {' and '.join(omitted)} may be omitted"
             raise ClasswiseError(f"{self.path} contains {article} {self.kind} with other settings: {differs}; {advice}")
         if not resume:
             advice = f"add --resume, which loads a finished {self.kind} or continues it; or give another --out"

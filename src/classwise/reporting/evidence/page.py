@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from classwise.auditing.criteria.policy import DEFAULT_GUARDS
 from classwise.auditing.criteria.thresholds import ENDS, NEGATED, Threshold
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.requirements import EFFORT
@@ -115,7 +116,7 @@ def _audit(audit: AuditFacts, facts: EvidenceFacts) -> dict[str, Any]:
             ("Threat", str(audit["threat"])),
             ("Images", f"{audit['overall']['robust']['n']:,} of {formatting.data_name(audit['data'], audit['split'])}"),
             ("Attacks", _efforts(audit)),
-            ("Guards", _warned(audit)),
+            ("Guards", _warned(audit, policy)),
             ("Limits", " ".join((BOUND, *policy["limits"]))),
             ("Valid until", policy["validity"]["until"]),
             ("Report", f"{facts['number']}, {facts['date']}"),
@@ -154,10 +155,13 @@ def _efforts(audit: AuditFacts) -> str:
     return ", ".join(found) or "none"
 
 
-def _warned(audit: AuditFacts) -> str:
-    """The guards that warn, and how many did not run."""
+def _warned(audit: AuditFacts, policy: Mapping[str, Any]) -> str:
+    """The guards that warn, those that the policy does not require among them, and how many did not run."""
     names = {kind: [row["name"] for row in audit["guards"] if row["result"] == kind] for kind in ("warning", "not run")}
-    warned = f"warnings of {formatting.listed(names['warning'])}" if names["warning"] else "no warning"
+    listed = [policy["guards"]] if isinstance(policy["guards"], str) else policy["guards"]
+    required = {*listed, *(DEFAULT_GUARDS if "default" in listed else ())}
+    warnings = [name if name in required else f"{name} (not required by the policy)" for name in names["warning"]]
+    warned = f"warnings of {formatting.listed(warnings)}" if warnings else "no warning"
     return f"{warned}; {len(names['not run'])} did not run" if names["not run"] else warned
 
 

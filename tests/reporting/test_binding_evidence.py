@@ -207,8 +207,15 @@ def test_other_audits_with_the_policy_are_listed_and_verified(tmp_path: Path) ->
         audited(tmp_path / name, policy, **({"max_time": 1e-9} if name == "stopped" else {"seed": len(name)}))
     audited(tmp_path / "c")  # without the policy
     report = cw.evidence(tmp_path / "a", policy, tmp_path / "evidence")
-    others = {row["name"]: row["result"] for row in report.facts["audits"][0]["others"]}
-    assert others == {"b": "passed", "stopped": "undecided"}
+    others = {row["name"]: row for row in report.facts["audits"][0]["others"]}
+    results = {"b": "passed", "c": "without this policy", "stopped": "undecided"}
+    assert {name: row["result"] for name, row in others.items()} == results
+    for name in ("b", "c"):
+        by_attack = cw.Audit.load(tmp_path / name).by_attack.loc["all"]
+        shown = {"overall": others[name]["overall"], "worst": others[name]["worst"]}
+        assert shown == pytest.approx({key: by_attack[key] for key in shown})
+        assert f"robust overall {100 * by_attack['overall']:.1f}" in report.page.read_text()
+    assert others["stopped"]["overall"] is None
     assert build.verify(report.folder).differences == []
     shutil.rmtree(tmp_path / "b")
     assert build.verify(report.folder).differences == [], "an auditor need not have it"

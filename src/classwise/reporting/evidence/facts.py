@@ -49,7 +49,8 @@ from classwise.stats.intervals import class_intervals
 BEFORE = "Criteria recorded before this run; earlier runs cannot be excluded."
 AFTER = "Criteria stated after the run."
 NONE_RECORDED = (
-    "{name} has recorded no policy: it, or another audit of the model on these images, was begun without one."
+    "{name} has recorded no policy: it was begun without one, or after an audit of this model and these images without "
+    "this policy."
 )
 OTHER_RECORDED = "{name} has recorded another policy, or another version of this file."
 OTHER_OUTCOMES = "{name} has outcomes that were computed without this policy."
@@ -160,11 +161,17 @@ class CriterionFacts(TypedDict):
 
 
 class OtherFacts(TypedDict):
-    """Another audit with the same policy, in a folder beside that of an audit; ``date``: when it began."""
+    """Another audit with the same policy, or of the same model and images, in a folder beside that of an audit.
+
+    ``date``: when it began; ``result``: its verdict, if it has recorded the policy; ``overall`` and ``worst``: its
+    accuracies under all attacks together, overall and of the worst class, null if it is incomplete.
+    """
 
     name: str
     date: str
-    result: Verdict | Literal["cannot be read"]
+    result: Verdict | Literal["cannot be read", "without this policy"]
+    overall: float | None
+    worst: float | None
 
 
 class AuditFacts(TypedDict):
@@ -334,25 +341,38 @@ def _verdict(criteria: Sequence[CriterionFacts], lacks: Sequence[str]) -> Verdic
 
 
 def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[Path]) -> list[OtherFacts]:
-    """The other audits beside an audit that have recorded the same policy, whatever their result is."""
+    """The audits beside an audit with the same policy, or of the same model and images, whatever their result is."""
     assert audit.path is not None
-    rows: list[OtherFacts] = []
+    meta, rows = audit.outcomes.meta, list[OtherFacts]()
+    subject = {"model_hash": meta.model_hash, "data_hash": meta.data_hash}
     for marker in sorted(audit.path.resolve().parent.glob(f"*/{ABOUT}")):
-        result: Verdict | Literal["cannot be read"] = "cannot be read"
-        began = ""
+        row: OtherFacts = {
+            "name": marker.parent.name,
+            "date": "",
+            "result": "cannot be read",
+            "overall": None,
+            "worst": None,
+        }
         try:
             about = read_about(marker.parent)
-            if marker.parent in known or about.get("policy") != policy.digest:
+            recorded = about.get("policy") == policy.digest
+            same = bool(meta.model_hash) and all(about["settings"].get(key) == value for key, value in subject.items())
+            if marker.parent in known or not (recorded or same):
                 continue
-            began = about.get("environment", {}).get("date", "")
+            row["date"] = about.get("environment", {}).get("date", "")
             other = Audit.load(marker.parent)
-            lacks = not_as_required(other, policy, date)
-            result = _verdict([_criterion(other, text, lacks) for text in policy.fail_if], lacks)
+            if other.complete:
+                counts = other.counts(ALL)
+                row["overall"] = int(counts.correct.sum()) / int(counts.count.sum())
+                row["worst"] = float(np.nanmin(counts.accuracy))
+            lacks = not_as_required(other, policy, date) if recorded else []
+            decided = [_criterion(other, text, lacks) for text in policy.fail_if] if recorded else []
+            row["result"] = _verdict(decided, lacks) if recorded else "without this policy"
         except IncompleteError:
-            result = "undecided"
+            row["result"] = "undecided"
         except ClasswiseError:
             pass
-        rows.append({"name": marker.parent.name, "date": began, "result": result})
+        rows.append(row)
     return rows
 
 

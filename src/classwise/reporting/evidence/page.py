@@ -124,9 +124,7 @@ def _audit(audit: AuditFacts, facts: EvidenceFacts) -> dict[str, Any]:
             ("Policy SHA-256", policy["digest"]),
         ],
         "not_as_required": audit["not_as_required"],
-        "others": [
-            (row["name"], f"{row['result']}{row['date'] and ', begun ' + row['date']}") for row in audit["others"]
-        ],
+        "others": [(row["name"], _other(row)) for row in audit["others"]],
         "model": model,
         "data": [(name, text) for name, text in record if text],
         "criteria": _criteria(audit["criteria"]),
@@ -281,6 +279,13 @@ def _crossed(audit: AuditFacts) -> Table | None:
     note = "In each column the intervals of all rows hold simultaneously."
     heads = ["group: class", "n", "clean", "robust"]
     return Table(f"Accuracy per class within each {audit['group']}", heads, rows, note)
+
+
+def _other(row: Mapping[str, Any]) -> str:
+    """The result of another audit, its accuracies and when it began."""
+    shares = {"robust overall": row["overall"], "worst class": row["worst"]}
+    known = [f"{name} {formatting.percent(share)}" for name, share in shares.items() if share is not None]
+    return ", ".join([row["result"], *known, *([f"begun {row['date']}"] if row["date"] else [])])
 
 
 def _worst(audit: AuditFacts) -> str:

@@ -14,7 +14,7 @@ from tools.reference import table
 
 from classwise.papers import catalogue
 from classwise.papers.page import MARKS
-from classwise.papers.result import EXACT, Result, stored_results
+from classwise.papers.result import EXACT, Result, Verdict, stored_results
 from classwise.papers.store import Store
 from classwise.papers.tables import (
     DECIDED,
@@ -32,7 +32,7 @@ from classwise.reporting.formatting import NONE
 RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
 FRONT = RESULTS.parents[1] / "README.md"
-HEADS = ("claim", "verdict", "ours", "scale", "what is missing")
+HEADS = ("claim, item", "verdict", "ours", "scale", "what is missing")
 BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 """The generated part of the file."""
 
@@ -65,21 +65,34 @@ def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
     for one in overviews(name, results):
         remark = ""
         if one.whole == "inconclusive":
-            remark = ", a part is not tested" if one.summary.partial else ""
+            remark = ", partly tested" if one.summary.partial else ""
         elif one.shown:
             remark = f" {EXACT[basis]}" if (basis := one.shown[1].basis) in EXACT else ""
             remark = ", by construction" if by_construction(one.shown[1]) else remark
         rows.append(
             (
-                f"{one.claim.id.partition('/')[2]}: {markdown_text(one.claim.title)}",
+                f"{_claim_and_item(one, name)}: {markdown_text(one.claim.title)}",
                 f"{MARKS[one.whole]} {one.whole}{remark}",
-                ", ".join(filter(None, estimate_text(one.shown[1]))) if one.shown else NONE,
+                _estimate(one.shown[1]) if one.shown else NONE,
                 one.scales or NONE,
                 _missing(one) or NONE,
             )
         )
-    sentence = f"{findings_sentence(name, results)}\n[Page, or its data in the repository](papers/results/{name})."
+    sentence = f"{findings_sentence(name, results)}\n[Page (in the repository: data as JSON)](papers/results/{name})."
     return "\n\n".join([f"### {name}", sentence, table(HEADS, rows)])
+
+
+def _claim_and_item(one: Overview, name: str) -> str:
+    """The claim and the item whose test the row shows, without the name of the paper where it is that of the table."""
+    claim = one.claim.id.partition("/")[2]
+    return f"{claim}, {one.shown[0].item.removeprefix(f'{name}/')}" if one.shown else claim
+
+
+def _estimate(one: Verdict) -> str:
+    """The estimate with its interval in brackets, as on the other pages of results."""
+    value, span = estimate_text(one)
+    bracketed = re.sub(r"^(\S+) to (\S+)", r"[\1, \2]", span)
+    return value if not span else f"{value} {bracketed}" if bracketed != span else f"{value}, {span}"
 
 
 def _missing(one: Overview) -> str:

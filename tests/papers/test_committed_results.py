@@ -307,20 +307,21 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
     assert set(rows) == {one.claim.id.partition("/")[2] for one in found}
     for one in found:
         number = one.claim.id.partition("/")[2]
-        (line,) = re.findall(rf"^\| {number}: .*$", own, re.MULTILINE)
+        (line,) = re.findall(rf"^\| {number}[:,] .*$", own, re.MULTILINE)
         row = unescape(rows[number])
         title, mark, ours, scale, needed = line.replace("\\", "").strip("| ").split(" | ")
-        assert title == f"{number}: {one.claim.title}"
+        item = f", {one.shown[0].item.removeprefix(f'{paper}/')}" if one.shown else ""
+        assert title == f"{number}{item}: {one.claim.title}"
         remark = mark.removeprefix(mark := f"{MARKS[one.whole]} {one.whole}")
         assert scale == (one.scales or "–")
         basis = one.shown[1].basis if one.shown else "experiment"
-        assert remark in {"", ", a part is not tested" if one.whole == "inconclusive" else ", by construction"} or (
+        assert remark in {"", ", partly tested" if one.whole == "inconclusive" else ", by construction"} or (
             remark == f" {EXACT[basis]}"
         )
         assert (basis in EXACT) == (remark in {f" {words}" for words in EXACT.values()})
         assert f">{mark}<" in row
         assert one.claim.title in row
-        estimate, _, span = ours.partition(", ")
+        estimate, _, span = re.sub(r" \[(\S+), (\S+)\]", r", \1 to \2", ours).partition(", ")
         assert f">{estimate}<" in row
         assert f">{span}<" in row or not span
         assert f"needs {needed}" in row or f">{needed}\n" in row or needed == "–"

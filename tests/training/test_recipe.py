@@ -168,7 +168,9 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("at", {"selection": "wurst"}, "unknown selection 'wurst'; did you mean 'worst'?"),
         ("trades", {"attack": "tpgd"}, "objective 'trades' sets objective of the inner attack"),
         ("at", {"precision.dtype": "float16"}, "dtype = 'float16'"),
-        ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0"),
+        ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0, as in 'schedules.0'"),
+        ("cfa-trades", {"schedules.ccm.lambda1": 0.3}, "items are 0 to 1, as in 'schedules.0.lambda1'"),
+        ("at", {"schedules.0.lambda1": 0.3}, "the list has no item 0; it is empty"),
         ("cfa-at", {"schedules.3.lambda1": 1}, "the list has no item 3"),
         ("fast-at", {"lr_schedule.peak": 1}, "peak = 1"),
         (

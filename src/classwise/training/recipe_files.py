@@ -258,7 +258,9 @@ def _put(node: Any, keys: Sequence[str], value: Any, path: str) -> Any:
         return {**node, key: _put(node.get(key), rest, value, path)}
     if isinstance(node, Sequence):
         if not (key.isascii() and key.isdigit() and len(key) < 10) or int(key) >= len(node):
-            raise ClasswiseError(f"recipe field {path!r}: the list has no item {key}; items are 0 to {len(node) - 1}")
+            example = ".".join([*path.split(".")[: -len(keys)], "0", *rest])
+            known = f"items are 0 to {len(node) - 1}, as in {example!r}" if node else "it is empty"
+            raise ClasswiseError(f"recipe field {path!r}: the list has no item {key}; {known}")
         items = list(node)
         items[int(key)] = _put(items[int(key)], rest, value, path)
         return items

@@ -18,7 +18,7 @@ from classwise.training.schedules.class_weighting import apply_class_weights
 
 @configurable
 class _RobustAccuracySchedule(ClassSchedule):
-    """A schedule whose state is t, the robust accuracy of each class on the training batches of the last epoch.
+    """A schedule whose state is t, the robust accuracy of each class on the training batches of the previous epoch.
 
     t is NaN in the first epoch, and for classes without a training image so far.
     """
@@ -49,7 +49,7 @@ class _Calibration(_RobustAccuracySchedule):
 
 @configurable
 class CCM(_Calibration):
-    """CCM: eps_k = (lambda1 + t_k) eps (eq. 6), t_k the robust accuracy on the last epoch's training batches.
+    """CCM: eps_k = (lambda1 + t_k) eps (eq. 6), t_k the robust accuracy on the previous epoch's training batches.
 
     In the first epoch, and for a class without a training image so far, the radius is eps. A step size relative to the
     radius of each image (``0.25eps``) is scaled with it; one relative to the radius of the recipe (``0.25base_eps``, as
@@ -74,7 +74,7 @@ class CCM(_Calibration):
 
 @configurable
 class CCR(_Calibration):
-    """CCR: beta_k = (lambda2 + t_k) beta (eq. 7 and 8), t_k the robust accuracy on the last epoch's training batches.
+    """CCR: beta_k = (lambda2 + t_k) beta (eq. 7, 8), t_k the robust accuracy on the previous epoch's training batches.
 
     Both terms of the loss of a class-k image are divided by 1 + beta_k.
 
@@ -101,7 +101,7 @@ class CCR(_Calibration):
 
 @configurable
 class Margins(_RobustAccuracySchedule):
-    """Radii eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the last epoch's training batches.
+    """Radii eps_k = eps (1 + slope (t_k - mean t)), t the robust accuracy on the previous epoch's training batches.
 
     Ours, to compare the direction of CFA (smaller radii for hard classes) with that of FRL, DAFA and TRIX (larger).
     Only the sign of the slope differs: the mean radius is eps for both, unless a radius is clamped at ``floor``. A step

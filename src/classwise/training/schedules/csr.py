@@ -15,7 +15,7 @@ from classwise.training.schedules.base import Classes, ClassSchedule, State
 
 @configurable
 class ConfusionSpectrum(ClassSchedule):
-    """Set ``pair_weight`` to u1 v1^T of the last epoch's confusion rates, rescaled to [low, high].
+    """Set ``pair_weight`` to u1 v1^T of the previous epoch's confusion rates, rescaled to [low, high].
 
     The rates are the errors on the attacked images of the training steps, as fractions of the true class. For the
     prediction, the logit of the true class is multiplied by ``handicap``. All weights are 1 in the first epoch, and if

@@ -20,7 +20,7 @@ _TINY = 1e-5
 class FairARD(ClassSchedule):
     """Class weights w_c = C kappa_c^-beta / sum_k kappa_k^-beta, clamped to [lowest, highest].
 
-    kappa_c is the mean, over the training images of class c in the last epoch, of the number of steps of the inner
+    kappa_c is the mean, over the training images of class c in the previous epoch, of the number of steps of the inner
     attack at whose start the image is classified correctly: the least number of steps that make it misclassified. The
     weights are 1 in the first epoch, and for a class without images. As the weights are clamped after they are
     normalised, their mean may differ from 1.
@@ -65,9 +65,9 @@ class FairARD(ClassSchedule):
 class ABSLD(ClassSchedule):
     """Temperatures T_c -= rate (R_c - mean R) / max_k |R_k - mean R|, clamped to [lowest, highest].
 
-    R_c is the mean cross-entropy of the student on the training images of class c in the last epoch. Clean and attacked
-    images have temperatures of their own, initially 1. So a class with a larger error gets sharper soft labels. The
-    temperatures of a class without images do not change.
+    R_c is the mean cross-entropy of the student on the training images of class c in the previous epoch. Clean and
+    attacked images have temperatures of their own, initially 1. So a class with a larger error gets sharper soft
+    labels. The temperatures of a class without images do not change.
 
     Args:
         rate: the largest change of a temperature in an epoch.

@@ -40,7 +40,7 @@ class ClassWeights(ClassSchedule):
     """Class weights w of mean 1 over the classes with images, for re-weighting the loss or re-sampling the images.
 
     ``inverse``: 1 / n. ``effective``: (1 - b) / (1 - b^n). ``robust-error``: 1 + strength (mean a - a_c), clamped at 0,
-    with a the robust accuracy on the training batches of the last epoch. With ``count: robust``, n is the number of
+    with a the robust accuracy on the training batches of the previous epoch. With ``count: robust``, n is the number of
     images times a (at least 1; a = 1 for a class without a training image so far).
 
     Args:
@@ -126,7 +126,7 @@ class LDAM(ClassSchedule):
         start_epoch: the first epoch (from 0) with weights; 160 of 200 in the paper.
         base: b of the effective number.
         robust: use n_c a_c instead of n_c, for balanced data; a_c is the robust accuracy on the training batches of the
-            last epoch (1 before the first). n_c a_c is at least 1.
+            previous epoch (1 before the first). n_c a_c is at least 1.
         terms: the weighted terms of the loss.
     """
 

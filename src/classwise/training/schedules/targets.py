@@ -45,7 +45,7 @@ class TowardsClass(ClassSchedule):
 
 @configurable
 class FairTAT(ClassSchedule):
-    """Sample targets from the other classes in proportion to their false positives in the last epoch.
+    """Sample targets from the other classes in proportion to their false positives in the previous epoch.
 
     The false positives of a class are the images of other classes misclassified as it, on the training batches under
     attack. In the first epoch, targets are uniform over the other classes.

@@ -50,7 +50,7 @@ def test_each_share_has_its_numbers() -> None:
     ]
     assert weakness_line(WASHER) == (
         "failures of washer: 4 of 5 images fail, first misclassified as nut (3) and bolt (1); 1 of 4 without an "
-        "attack; small clean margins: 3 of 4 correct images, 3 of 11 of all classes"
+        "attack; clean margins below the lower quartile: 3 of 4 correct images, 3 of 11 of all classes"
     )
 
 

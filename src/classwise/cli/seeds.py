@@ -129,7 +129,8 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     name_of_interval = formatting.lowest_interval_name(next(iter(audits.values())).alpha)
     console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}")
     if len(audits) > 1:
-        console.echo(f"mean over seeds: {population({name: len(audits)})}; worst class is that of the lowest mean")
+        lowest = "worst is the mean of each seed's lowest class; worst class is that of the lowest mean"
+        console.echo(f"mean over seeds: {population({name: len(audits)})}; {lowest}")
     for seed, audit in audits.items():
         for warning in audit.warnings:
             console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")

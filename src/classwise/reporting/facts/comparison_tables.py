@@ -118,8 +118,8 @@ def measure_table(comparison: Comparison) -> Table:
         rows.append(Row(name, cells))
     note = (
         f"In brackets: {formatting.level(comparison.alpha)} interval, or after ± the standard deviation over seeds. "
-        "With several seeds: means; the worst class is the class with "
-        "the lowest mean (the first one if several are equal)."
+        "With several seeds: means, of worst the mean of the lowest class "
+        "of each seed; the worst class is named by the lowest mean (the first one if several are equal)."
     )
     failures = failures_note(inputs for runs in comparison.inputs.values() for inputs in runs)
     note = f"{note} {failures}".rstrip()

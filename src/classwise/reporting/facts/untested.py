@@ -48,8 +48,9 @@ def crossing_table(crossing: Crossing) -> Table:
     heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
     name = formatting.lowest_interval_name(crossing.alpha, crossing.group)
     note = (
-        f"{formatting.sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds; the "
-        "worst class is the class with the lowest mean (the first one if several are equal). No tests are computed."
+        f"{formatting.sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds, "
+        "of worst the mean of the lowest class of each seed; the worst class is named by the lowest mean (the first "
+        "one if several are equal). No tests are computed."
     )
     caption = f"Accuracy by {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)

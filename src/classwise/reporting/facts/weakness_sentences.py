@@ -44,7 +44,7 @@ def weakness_line(facts: Weakness) -> str:
         parts.append(f"{facts.clean_errors} without an attack")
     if facts.small_margins is not None:
         of_class, of_all, _ = facts.small_margins
-        parts.append(f"small clean margins: {of_class} correct images, {of_all} of all classes")
+        parts.append(f"clean margins below the lower quartile: {of_class} correct images, {of_all} of all classes")
     return f"failures of {facts.name}: {'; '.join(parts)}"
 
 

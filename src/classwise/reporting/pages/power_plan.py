@@ -63,13 +63,15 @@ def plan_table(plan: PowerPlan) -> Table:
         " Over the pilot: mean of the power over the accuracies that the images of the audits leave open; where it is "
         "much lower, the plan depends on their estimates."
     )
+    runs = " 1 run: for new images and these weights; several runs: for new training runs, too."
+    several = any(row.seeds > 1 for row in plan.rows)
     return Table(
         "Images of a class and training runs of each model, and their power",
         ("question", "target", "images a class", "power", *(["over the pilot"] if pilot else []), "runs", "passes"),
         rows,
         f"Power: share of {_times(plan)} simulated test sets on which the {formatting.level(plan.alpha)} intervals "
         "and tests of audits and comparisons decide the question. Passes: forward and backward passes of the attacks "
-        f"on all images, runs and models, at most.{over if pilot else ''}",
+        f"on all images, runs and models, at most.{runs if several else ''}{over if pilot else ''}",
     )
 
 

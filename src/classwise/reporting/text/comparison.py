@@ -56,7 +56,8 @@ def _about(comparison: Comparison) -> str:
     level = f"{100 * (1 - comparison.alpha):g} %"
     lowest = f"; beside worst, the {formatting.lowest_interval_name(comparison.alpha, comparison.group)}"
     several = any(number > 1 for number in comparison.seeds.values())
-    over = "; of several seeds the means, and worst class is that of the lowest mean" if several else ""
+    lowest_of_each = "of worst the mean of each seed's lowest class; worst class is that of the lowest mean"
+    over = f"; of several seeds the means, {lowest_of_each}" if several else ""
     equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
     first = "; of equally low classes the first" if equal else ""
     return f"{level}: interval of the preceding number{lowest}{over}{first}"

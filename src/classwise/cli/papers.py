@@ -256,6 +256,7 @@ def page(
     \b
     Examples:
         classwise papers page kdd21
+        classwise papers page cfa23 --store docs/results/papers
         classwise papers page cfa23 --export tex,svg --files figures
     """  # noqa: D301  # \b keeps the lines of the example apart
     if files is not None and export is None:
@@ -266,6 +267,8 @@ def page(
         exported = cw.papers.export(names or (), store, files or folder / "files", formats)
     console.echo(*(f"page: {file}" for file in cw.papers.write_pages(names or (), store, folder)))
     console.echo(*(f"file: {file}" for file in exported))
+    if store == STORE:
+        console.echo("the repository's own results: --store docs/results/papers, in a clone")
 
 
 def _deviations(item: Mapping[str, Any]) -> str:

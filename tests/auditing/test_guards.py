@@ -1104,3 +1104,16 @@ def test_imported_predictions_have_no_other_radius(correct: tuple[int, int], exp
         return
     assert isinstance(found, AuditWarning)
     assert found.sentence.endswith(f"so the radius is too {expected} to compare classes.")
+
+
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_weak_attacks_on_random_outputs_are_undecided(noise: float) -> None:
+    """They succeed by chance: neither a small step nor a weak attack says anything about gradients."""
+    random = Wrapped(back=lambda z, _: z + noise * torch.randn_like(z))
+    attacks = ["apgd-ce:steps=5,eot_iter=2", "square:steps=5,eot_iter=2"]
+    result = run(model=random, attacks=attacks, guards="full", repeats=3)
+    assert result.guards is not None
+    names = {"misleading-gradients", "single-step", "random-noise"}
+    undecided = {name for name in names if "vary between passes" in result.guards.undecided.get(name, "")}
+    assert undecided == (names if noise else set())
+    assert names & {found.name for found in result.warnings} == set()

@@ -153,6 +153,11 @@ class Probe:
         return self.logits_of(self.batch.x)
 
     @cached_property
+    def again(self) -> Tensor:
+        """The logits of a second pass over the sample."""
+        return self.logits_of(self.batch.x)
+
+    @cached_property
     def labels(self) -> Tensor:
         """The labels of the sample, on the CPU."""
         return self.batch.y.cpu()

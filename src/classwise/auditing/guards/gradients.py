@@ -19,11 +19,13 @@ from classwise.auditing.guards.evidence import (
     Probe,
     Reads,
     Result,
+    Undecided,
     guard,
     percent,
     quoted,
     undecided,
 )
+from classwise.auditing.guards.model import is_random
 from classwise.auditing.guards.significance import attack_excess, significant_class
 from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
@@ -102,6 +104,8 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
     tried = _with_step(evidence, probe)
     if not tried.any():
         return NOT_APPLICABLE
+    if is_random(probe):
+        return Undecided("the outputs vary between passes, more than a small step changes them")
     x, y, step = probe.rows(tried).x, probe.labels[tried], _small_step(probe)[tried.to(probe.batch.x.device)]
     logits = probe.logits_of((x + step * probe.margin_gradient(tried).sign()).clamp(0, 1))
     # Rows without a prediction count as misclassified, also if the label's logit is the largest.
@@ -166,6 +170,8 @@ def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attac
         success: the images of the sample that survive the suite but not the weak attack, bool (N,).
         attack: the name of the weak attack in the sentence.
     """
+    if is_random(probe):
+        return Undecided("the outputs vary between passes, so that weak attacks also succeed by chance")
     extra, count = int(success.sum()), len(evidence.survivors)
     worst = significant_class(probe.by_class(success), probe.images, WEAK_SHARE)
     if extra <= WEAK_SHARE * count and worst is None:

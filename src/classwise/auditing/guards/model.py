@@ -125,10 +125,15 @@ def _difference(one: Tensor, two: Tensor) -> float:
     return float(change.max() / (1 + one.nan_to_num(0.0, 0.0, 0.0).abs().max()))
 
 
-@guard(reads="sample", passes=lambda _, probe: len(probe), most=1, priority=1)
+def is_random(probe: Probe) -> bool:
+    """Whether an audit that decides over several passes has a model whose passes differ."""
+    return probe.engine.passes.repeats.count > 1 and _difference(probe.logits, probe.again) > _NOISE
+
+
+@guard(reads="sample", passes=lambda _, probe: len(probe), most=1)
 def nondeterministic(evidence: Evidence, probe: Probe) -> Result:
     """Two passes of the same batch give different logits, and single passes decide about images or guide attacks."""
-    change = _difference(probe.logits, probe.logits_of(probe.batch.x))
+    change = _difference(probe.logits, probe.again)
     advice = []
     if probe.engine.passes.repeats.count == 1:
         advice.append("decide about images over several passes (--repeats 8)")

@@ -50,10 +50,11 @@ def zero_radius(_: Evidence, probe: Probe) -> Result:
     extra = int((success & ~probe.wrong).sum())
     if not extra:
         return None
-    return (
-        f"An attack of radius 0 succeeds on {extra} correctly classified images: the outputs are random.",
-        float(extra),
-    )
+    repeats = probe.engine.passes.repeats.count
+    cause = "the outputs are random"
+    if repeats > 1:
+        cause = f"the outputs are random, and decisions over {repeats} passes vary; use more (--repeats {4 * repeats})"
+    return f"An attack of radius 0 succeeds on {extra} correctly classified images: {cause}.", float(extra)
 
 
 @guard()

@@ -8,6 +8,7 @@ import pytest
 
 import classwise as cw
 from classwise.auditing.power_plan import plan
+from classwise.core.progress.listener import NullProgress
 
 from .conftest import Classwise
 
@@ -128,3 +129,18 @@ def test_a_plan_repeats(audits: dict[str, Path]) -> None:
 )
 def test_bad_input(words: list[str], message: str, classwise: Classwise) -> None:
     assert message in classwise("plan", *words).refusal
+
+
+def test_each_answer_is_logged_before_the_next_one() -> None:
+    lines: list[str] = []
+
+    class Listener(NullProgress):
+        def log(self, line: str) -> None:
+            lines.append(line)
+
+    found = plan(accuracy=[0.3, 0.6], above=0.2, seeds=(1, 3), images=80, repetitions=50, progress=Listener())
+    shares = found.table["power"].tolist()
+    assert lines == [
+        f"worst class above 20 %, {runs}: power {share:.0%} with 80 images a class"
+        for runs, share in zip(("1 run", "3 runs"), shares, strict=True)
+    ]

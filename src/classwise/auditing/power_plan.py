@@ -194,11 +194,23 @@ def plan(
                 truth = assumed.of_runs(population, runs, question)
                 found, curve = planner.answer(text, question, truth, runs, listener)
                 rows += found
+                listener.log(_found_text(text, runs, found))
                 curves |= {} if curve is None else {(text, runs): curve}
     several = any(row.seeds > 1 for row in rows)
     related = several or any(population.second is not None for _, _, population in asked)
     sentences = itertools.compress(assumed.sentences, (True, related, several))
     return PowerPlan(tuple(rows), curves, tuple(sentences), len(assumed.first), alpha)
+
+
+def _found_text(text: str, runs: int, rows: Sequence[PlanRow]) -> str:
+    """What was found for a question, which is logged at once, since the next one may take minutes."""
+    reached = [
+        f"power {row.power:.0%} with {'no number of' if row.images is None else f'{row.images:,}'} images a class"
+        if row.target is None
+        else f"{row.target:.0%} {'not reached' if row.images is None else f'with {row.images:,} images a class'}"
+        for row in rows
+    ]
+    return f"{text}, {runs} run{'s' if runs > 1 else ''}: {'; '.join(reached)}"
 
 
 @dataclass(frozen=True)

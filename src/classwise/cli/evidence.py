@@ -58,6 +58,7 @@ def write(
         classwise evidence audits/a audits/a-curve --policy policy.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
     from classwise.reporting.evidence.build import CARD
+    from classwise.reporting.evidence.facts import other_text
     from classwise.reporting.evidence.supplements import kind_of
 
     report = cw.evidence([*audits], policy, new_folder(out), card=card)
@@ -69,8 +70,7 @@ def write(
         for folder, audit in zip(folders, report.facts["audits"], strict=True):
             lines = [f"{row['status']}: {row['detail']}" for row in audit["criteria"]]
             lines += [f"not as required: {line}" for line in audit["not_as_required"]]
-            others = ((other["name"], other["result"]) for other in audit["others"])
-            lines += [f"beside it with the same policy: {name}: {result}" for name, result in others]
+            lines += [f"beside it: {other['name']}: {other_text(other)}" for other in audit["others"]]
             console.echo(*(printable(f"{folder}: {line}") for line in lines))
         console.echo(f"verdict: {report.verdict}")
         console.echo(f"report number: {report.facts['number']}")
@@ -153,7 +153,7 @@ def verify(
         classwise evidence verify evidence --data photos/ \\
             --model mynet:build --weights net.pt --rerun 100
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.reporting.evidence.build import code_notes
+    from classwise.reporting.evidence.build import code_notes, seed_of_images
     from classwise.reporting.evidence.build import verify as verified
 
     number: int | Literal["all"] | None = None
@@ -166,7 +166,7 @@ def verify(
     images, network = None, None
     if data.data is not None:
         name, options = data.source(None)
-        images = cw.load_data(name, **options)
+        images = cw.load_data(name, seed=seed_of_images(folder), **options)
     if model.given:
         source = model if model.model else replace(model, model=str(model.weights), weights=None)
         loaded = source.load(images, device)

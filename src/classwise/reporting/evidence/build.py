@@ -344,9 +344,20 @@ def code_notes(folder: str | os.PathLike[str]) -> list[str]:
     return notes
 
 
+def seed_of_images(folder: str | os.PathLike[str]) -> int:
+    """The seed of the audits of a report, with which a subset of their images was chosen; 0 if it is not recorded.
+
+    Raises:
+        ClasswiseError: if the report is missing or damaged.
+    """
+    settings = [row for audit in read_json(Path(folder) / FACTS, kind=_OfReport)["audits"] for row in audit["settings"]]
+    return next((int(text) for name, text in settings if name == "Seed"), 0)
+
+
 class _OfAudit(TypedDict):
     name: str
     others: list[OtherFacts]
+    settings: list[tuple[str, str]]
     code: NotRequired[dict[str, dict[str, str]]]
 
 
@@ -392,12 +403,15 @@ def _recomputed(
     version = str(stored.get("classwise"))
     facts["classwise"] = version
     other = "" if version == __version__ else f"; it is of classwise {version}, and this is {__version__}"
+    if repeated:  # whether the criteria were recorded is known of the first audits only
+        facts |= {key: stored[key] for key in ("number", "criteria_recorded", "criteria_sentence") if key in stored}
     for number, (audit, before) in enumerate(zip(facts["audits"], stored["audits"], strict=False)):
         now = {row["name"]: row for row in audit["others"]}
         audit["others"] = [now.pop(row["name"], row) for row in before["others"]]
         for row in now.values():
             if row["date"] <= str(stored["date"]):
-                yield f"{row['name']} is beside {paths[number]} with the same policy, and is not in the report"
+                subject = "with the same policy, or of the same model and images"
+                yield f"{row['name']} is beside {paths[number]} {subject}, and is not in the report"
         if number in repeated:
             audit |= {key: before[key] for key in RECORD if key in before}
     if policy.validity.until < _now().date():

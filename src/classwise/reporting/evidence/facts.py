@@ -55,6 +55,8 @@ NONE_RECORDED = (
 OTHER_RECORDED = "{name} has recorded another policy, or another version of this file."
 OTHER_OUTCOMES = "{name} has outcomes that were computed without this policy."
 """Why an audit has not recorded the policy."""
+WITHOUT: Literal["without this policy"] = "without this policy"
+"""The result of an audit beside another one that has not recorded the policy."""
 MEANING = (
     "Robust accuracy is an upper bound: these attacks failed on the images counted as correct, and other attacks may "
     "succeed. It is measured on a sample of images and is no certificate of robustness."
@@ -170,6 +172,7 @@ class OtherFacts(TypedDict):
     name: str
     date: str
     result: Verdict | Literal["cannot be read", "without this policy"]
+    threat: str | None
     overall: float | None
     worst: float | None
 
@@ -276,7 +279,11 @@ def evidence_facts(
         reason = _unrecorded(audit, policy)
         facts["criteria_recorded"] = not reason
         missing += [reason.format(name=facts["name"])] if reason else []
-    identity = policy.digest + "".join(facts["outcomes_sha256"] for facts in about) + json.dumps([*supplements])
+    identity = (
+        f"{policy.digest}{'' if missing else 'before'}"
+        + "".join(facts["outcomes_sha256"] for facts in about)
+        + json.dumps([*supplements])
+    )
     found: EvidenceFacts = {
         "schema_version": SCHEMA_VERSIONS["evidence"],
         "kind": "evidence",
@@ -350,6 +357,7 @@ def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[P
             "name": marker.parent.name,
             "date": "",
             "result": "cannot be read",
+            "threat": None,
             "overall": None,
             "worst": None,
         }
@@ -361,19 +369,28 @@ def _others(audit: Audit, policy: Policy, date: dt.datetime, known: Collection[P
                 continue
             row["date"] = about.get("environment", {}).get("date", "")
             other = Audit.load(marker.parent)
+            row["threat"] = other.outcomes.meta.threat
             if other.complete:
                 counts = other.counts(ALL)
                 row["overall"] = int(counts.correct.sum()) / int(counts.count.sum())
                 row["worst"] = float(np.nanmin(counts.accuracy))
             lacks = not_as_required(other, policy, date) if recorded else []
             decided = [_criterion(other, text, lacks) for text in policy.fail_if] if recorded else []
-            row["result"] = _verdict(decided, lacks) if recorded else "without this policy"
+            row["result"] = _verdict(decided, lacks) if recorded else WITHOUT
         except IncompleteError:
             row["result"] = "undecided"
         except ClasswiseError:
             pass
         rows.append(row)
     return rows
+
+
+def other_text(row: OtherFacts) -> str:
+    """The result of an audit beside another one, its threat, its accuracies and when it began."""
+    shares = {"robust overall": row["overall"], "worst class": row["worst"]}
+    known = [f"{name} {formatting.percent(share)}" for name, share in shares.items() if share is not None]
+    under = [f"under {row['threat']}"] if known and row["threat"] else []
+    return ", ".join([row["result"], *known, *under, *([f"begun {row['date']}"] if row["date"] else [])])
 
 
 def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:

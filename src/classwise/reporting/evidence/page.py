@@ -12,7 +12,14 @@ from classwise.auditing.criteria.thresholds import ENDS, NEGATED, Threshold
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.requirements import EFFORT
 from classwise.reporting import formatting
-from classwise.reporting.evidence.facts import AuditFacts, CriterionFacts, EvidenceFacts, Proportion, Verdict
+from classwise.reporting.evidence.facts import (
+    AuditFacts,
+    CriterionFacts,
+    EvidenceFacts,
+    Proportion,
+    Verdict,
+    other_text,
+)
 from classwise.reporting.evidence.supplements import Supplement, SupplementRow
 from classwise.reporting.facts.provenance import code_settings
 from classwise.reporting.tables import Cell, Row, Table
@@ -124,7 +131,7 @@ def _audit(audit: AuditFacts, facts: EvidenceFacts) -> dict[str, Any]:
             ("Policy SHA-256", policy["digest"]),
         ],
         "not_as_required": audit["not_as_required"],
-        "others": [(row["name"], _other(row)) for row in audit["others"]],
+        "others": [(row["name"], other_text(row)) for row in audit["others"]],
         "model": model,
         "data": [(name, text) for name, text in record if text],
         "criteria": _criteria(audit["criteria"]),
@@ -279,13 +286,6 @@ def _crossed(audit: AuditFacts) -> Table | None:
     note = "In each column the intervals of all rows hold simultaneously."
     heads = ["group: class", "n", "clean", "robust"]
     return Table(f"Accuracy per class within each {audit['group']}", heads, rows, note)
-
-
-def _other(row: Mapping[str, Any]) -> str:
-    """The result of another audit, its accuracies and when it began."""
-    shares = {"robust overall": row["overall"], "worst class": row["worst"]}
-    known = [f"{name} {formatting.percent(share)}" for name, share in shares.items() if share is not None]
-    return ", ".join([row["result"], *known, *([f"begun {row['date']}"] if row["date"] else [])])
 
 
 def _worst(audit: AuditFacts) -> str:

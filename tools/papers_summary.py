@@ -14,7 +14,7 @@ from tools.reference import table
 
 from classwise.papers import catalogue
 from classwise.papers.page import MARKS
-from classwise.papers.result import EXACT, Result, Verdict, stored_results
+from classwise.papers.result import EXACT, Result, stored_results
 from classwise.papers.store import Store
 from classwise.papers.tables import (
     DECIDED,
@@ -63,17 +63,15 @@ def _counts(found: Sequence[Overview]) -> str:
 def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
     rows = []
     for one in overviews(name, results):
-        remark = ""
-        if one.whole == "inconclusive":
-            remark = ", partly tested" if one.summary.partial else ""
-        elif one.shown:
+        remark = _parts_supported(one)
+        if one.shown and not remark:
             remark = f" {EXACT[basis]}" if (basis := one.shown[1].basis) in EXACT else ""
             remark = ", by construction" if by_construction(one.shown[1]) else remark
         rows.append(
             (
                 f"{_claim_and_item(one, name)}: {markdown_text(one.claim.title)}",
                 f"{MARKS[one.whole]} {one.whole}{remark}",
-                _estimate(one.shown[1]) if one.shown else NONE,
+                _estimate(one) if one.shown else NONE,
                 one.scales or NONE,
                 _missing(one) or NONE,
             )
@@ -88,11 +86,29 @@ def _claim_and_item(one: Overview, name: str) -> str:
     return f"{claim}, {one.shown[0].item.removeprefix(f'{name}/')}" if one.shown else claim
 
 
-def _estimate(one: Verdict) -> str:
-    """The estimate with its interval in brackets, as on the other pages of results."""
-    value, span = estimate_text(one)
+def _parts_supported(one: Overview) -> str:
+    """How many parts of a claim are supported, if some are and it is not as a whole."""
+    answers: dict[str, set[str]] = {}
+    for _, verdict in one.summary.tests:
+        for part in verdict.covers:
+            answers.setdefault(part, set()).add(verdict.answer)
+    named = {part for _, part in catalogue.claim_parts(one.claim.id) if part}
+    total, supported = len(named | {*answers}), sum(found == {"supported"} for found in answers.values())
+    return (
+        f", {supported} of {total} parts {MARKS['supported']}"
+        if supported and one.whole not in ("supported", OPEN)
+        else ""
+    )
+
+
+def _estimate(one: Overview) -> str:
+    """The estimate with its interval in brackets, as on the other pages, after the part of a claim that it decides."""
+    assert one.shown is not None
+    value, span = estimate_text(one.shown[1])
     bracketed = re.sub(r"^(\S+) to (\S+)", r"[\1, \2]", span)
-    return value if not span else f"{value} {bracketed}" if bracketed != span else f"{value}, {span}"
+    text = value if not span else f"{value} {bracketed}" if bracketed != span else f"{value}, {span}"
+    part = ", ".join(one.shown[1].covers)
+    return f"{part}: {text}" if part and one.whole == "not observed" else text
 
 
 def _missing(one: Overview) -> str:

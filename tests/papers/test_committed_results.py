@@ -25,7 +25,7 @@ from classwise.papers.page import MARKS, compact, write_pages
 from classwise.papers.result import EXACT, Result, stored_results
 from classwise.papers.scales import NAMES as SCALES
 from classwise.papers.store import Store
-from classwise.papers.tables import DECIDED, findings_sentence, overviews
+from classwise.papers.tables import DECIDED, Overview, findings_sentence, overviews
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics.variance import variance_interval
 
@@ -315,12 +315,17 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         remark = mark.removeprefix(mark := f"{MARKS[one.whole]} {one.whole}")
         assert scale == (one.scales or "–")
         basis = one.shown[1].basis if one.shown else "experiment"
-        assert remark in {"", ", partly tested" if one.whole == "inconclusive" else ", by construction"} or (
-            remark == f" {EXACT[basis]}"
-        )
+        supported, total = parts_supported(one)
+        if supported and one.whole in ("inconclusive", "not observed"):
+            assert remark == f", {supported} of {total} parts ✓"
+        else:
+            assert remark in ("", ", by construction") or remark == f" {EXACT[basis]}"
         assert (basis in EXACT) == (remark in {f" {words}" for words in EXACT.values()})
         assert f">{mark}<" in row
         assert one.claim.title in row
+        decides = f"{', '.join(one.shown[1].covers)}: " if one.shown and one.whole == "not observed" else ""
+        assert ours.startswith(decides.removeprefix(": "))
+        ours = ours.removeprefix(decides.removeprefix(": "))
         estimate, _, span = re.sub(r" \[(\S+), (\S+)\]", r", \1 to \2", ours).partition(", ")
         assert f">{estimate}<" in row
         assert f">{span}<" in row or not span
@@ -342,6 +347,15 @@ def test_the_summary_is_short() -> None:
     rest = BLOCK.sub("", text)  # the verdicts are generated only
     rest = rest.replace("if it is supported", "")
     assert not re.search(r"[Ss]upported|[Nn]ot observed|\b(kdd21|iclr21|benz20|cfa23)/[CTFEP]\d", rest)
+
+
+def parts_supported(one: Overview) -> tuple[int, int]:
+    """The parts of a claim that every test of them supports, and all parts."""
+    by_part: dict[str, list[str]] = {part: [] for _, part in catalogue.claim_parts(one.claim.id) if part}
+    for _, verdict in one.summary.tests:
+        for part in verdict.covers:
+            by_part.setdefault(part, []).append(verdict.answer)
+    return sum(bool(found) and {*found} == {"supported"} for found in by_part.values()), len(by_part)
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from classwise.stats.counts import ClassCounts
+from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.intervals import clopper_pearson
+from classwise.stats.paired import class_differences
 from classwise.stats.power import (
     Population,
     Question,
@@ -17,6 +18,7 @@ from classwise.stats.power import (
     images_needed,
     images_to_exceed,
     images_to_exclude,
+    images_to_exclude_loss,
     least_accuracy,
     power,
     runs_to_exclude,
@@ -128,6 +130,25 @@ def test_the_images_to_exclude_zero() -> None:
     assert images == pytest.approx(100 * ((z + more) / z) ** 2, rel=0.05)
     assert images_to_exclude(100, -0.1, 0.2) == pytest.approx(4 * images, rel=0.05)
     check_refused("no number of images excludes 0", images_to_exclude, 100, 0.0, 0.1)
+
+
+@pytest.mark.parametrize(("different", "loss", "classes"), [(0.0, 0.1, 10), (0.05, 0.05, 1), (0.2, 0.1, 4)])
+def test_the_images_to_exclude_a_loss_have_the_power(different: float, loss: float, classes: int) -> None:
+    """Of unchanged models, simulated with other random numbers and compared as audits are."""
+    number = images_to_exclude_loss(different, loss, classes)
+    assert number is not None
+    rng = np.random.default_rng(1)
+
+    def power(images: int) -> float:
+        changes = rng.binomial(images, different, (200, classes))
+        gains = rng.binomial(changes, 0.5)
+        equal = images - changes
+        cells = map(PairedCounts, equal // 2, gains, changes - gains, equal - equal // 2)
+        return float(np.mean([(class_differences(one).low >= -loss).all() for one in cells]))
+
+    assert power(number) >= 0.75
+    assert power(int(0.7 * number)) < 0.75
+    assert images_to_exclude_loss(0.5, 1e-4) is None
 
 
 def test_what_others_cause_is_not_reduced() -> None:

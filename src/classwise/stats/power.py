@@ -18,13 +18,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
+from scipy.stats import binom
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Count
 from classwise.stats.counts import BoolArray, ClassCounts, FloatArray, IntArray, PairedCounts
-from classwise.stats.intervals import class_intervals, lowest_interval
-from classwise.stats.paired import difference_of_minima, overall_difference
+from classwise.stats.intervals import class_intervals, lowest_interval, sidak
+from classwise.stats.paired import difference_of_minima, overall_difference, paired_interval
 from classwise.stats.seeds import (
     difference_over_seeds,
     mean_over_seeds,
@@ -39,6 +40,8 @@ MOST_IMAGES, MOST_OUTCOMES = 10_000, 4_000_000
 """Images of a class, and outcomes of all runs on all images, up to which a number is searched."""
 MOST_PLANNED = 100_000
 """Images of a class up to which a number is stated."""
+OF_LOSSES = 1_000
+"""Pairs of models that `images_to_exclude_loss` simulates."""
 _START, _STEPS, BLOCK = 64, 6, 50
 """The number that a search begins with, its steps near each target, and repetitions after which it may leave one."""
 _NEAR, _FAR = 0.01, 0.08
@@ -432,6 +435,55 @@ def images_to_exclude(
     z = special.ndtri(1 - alpha / 2)
     room = (value * z / (z + special.ndtri(target))) ** 2 - fixed**2
     return rounded_up(images * float((reach**2 - fixed**2) / room)) if room > 0 else None
+
+
+@checked
+def images_to_exclude_loss(
+    different: float, loss: float, classes: Count = 1, target: Level = 0.8, alpha: Level = 0.05
+) -> int | None:
+    """The images of a class with which the intervals of all classes exclude a loss, if no accuracy changes.
+
+    The outcomes of two models on the same images are simulated, and compared at Sidak's level by
+    `classwise.stats.paired.paired_interval`. Gains and losses are equally frequent in each class.
+
+    Args:
+        different: fraction of the images with different outcomes, in [0, 1].
+        loss: the loss, in (0, 1): the lower end of the interval of each class must be at least minus it.
+        classes: number of classes, all of which must exclude it.
+        target: the power.
+        alpha: 1 minus the coverage of all intervals together.
+
+    Returns:
+        The number, rounded up to two digits; None if it is above `MOST_PLANNED`.
+
+    Raises:
+        ClasswiseError: for a loss or a fraction out of range.
+
+    Example:
+        >>> images_to_exclude_loss(0.1, loss=0.05), images_to_exclude_loss(0.1, loss=0.05, classes=10)
+        (400, 1100)
+    """
+    if not (0 < loss < 1 and 0 <= different <= 1):
+        raise ClasswiseError(f"loss = {loss:g}, different = {different:g}: must be in (0, 1) and in [0, 1]")
+    level, goal = sidak(alpha, classes), target ** (1 / classes)
+    of_changes, of_gains = np.random.default_rng(0).random((2, OF_LOSSES))
+
+    def suffices(images: int) -> bool:
+        changes = binom.ppf(of_changes, images, different).clip(0)
+        gains = binom.ppf(of_gains, changes, 0.5).clip(0)
+        low = paired_interval(gains, changes - gains, np.full(OF_LOSSES, images), level).low
+        return bool((low >= -loss).mean() >= goal)
+
+    most = 8
+    while not suffices(most):
+        most *= 2
+        if most > MOST_PLANNED:
+            return None
+    least = most // 2
+    while most - least > max(1, least // 50):
+        middle = (least + most) // 2
+        least, most = (least, middle) if suffices(middle) else (middle, most)
+    return rounded_up(most)
 
 
 @checked

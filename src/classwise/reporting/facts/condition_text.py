@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scipy import special
-
 from classwise.auditing.compare.changes import ChangeThreshold
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.criteria.thresholds import REQUIRES, UNITS, Threshold
@@ -17,7 +15,7 @@ from classwise.reporting.facts.condition_size import size_advice
 from classwise.stats import Unit
 from classwise.stats.intervals import clopper_pearson, proportion_interval
 from classwise.stats.metrics.lowest import worst_class
-from classwise.stats.power import rounded_up
+from classwise.stats.power import images_to_exclude_loss
 
 _REQUIRED = {"<": "at least", "<=": "more than", ">": "at most", ">=": "less than"}
 """What a build requires for each comparison, which fails it."""
@@ -110,7 +108,7 @@ def change_text(
         one, other = (
             comparison.audits[name][0].outcomes.correct(comparison.attack) for name in (pair.first, pair.second)
         )
-        different = (int((one != other).sum()) + 1) / (len(one) + 2)
+        different = (int((one != other).sum()) + 0.5) / (len(one) + 1)
         classes = len(pair.classes) if of else 1
         detectable += _images_without_change(threshold, different, images, classes, comparison.alpha)
     return f"{end}{value}; {basis}required: {_required(threshold)}{detectable}"
@@ -128,11 +126,10 @@ def _images_without_change(
         classes: number of classes, all of which must hold, for ``any``; else 1.
         alpha: 1 minus the coverage of the intervals of all classes together.
     """
-    if threshold.limit >= 0:
+    if not -1 < threshold.limit < 0:
         return ""
-    z, power = special.ndtri(1 - alpha / classes / 2), special.ndtri(0.8 ** (1 / classes))
-    number = rounded_up(different * ((z + power) / float(threshold.limit)) ** 2)
-    if number <= images:
+    number = images_to_exclude_loss(different, -float(threshold.limit), classes, alpha=alpha)
+    if number is None or number <= images:
         return ""
     of = " a class" if classes > 1 else "" if threshold.group is None else f" of {threshold.group}"
     return f"; about {formatting.counted(number, 'image')}{of} would pass in 80 % of cases if nothing changes"

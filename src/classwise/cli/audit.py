@@ -135,10 +135,12 @@ def audit(
         named = page_in(folder, group)
         settings = {**options, **sharding.arguments, "out": folder, "resume": resume}
         if cluster.on is None:
+            from classwise.models.loading.loader import normalization_layer
+
             cached = None if out is not None or sharding.arguments else cache or environment_cache()
             with console.resumable("continue with --resume"), console.progress() as listener:
                 result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
-                if scale := model.scale:
+                if (scale := model.scale) and (isinstance(network, str) or normalization_layer(network) is None):
                     listener.log(scale)
             if cached is not None and result.path is not None:
                 folder, named = result.path, page_in(result.path, group)

@@ -160,7 +160,10 @@ def _thresholds(
     given = {"--fail-if": fail_if, "--require": require, "--export": exported.export}
     for option, value in given.items():
         if value and across is not None:
-            raise ClasswiseError(f"{option} requires a comparison with the first method; omit --across {across}")
+            raise ClasswiseError(
+                f"{option} requires a comparison with the first method, and --across {across} has none; in Python, "
+                f"cw.compare(..., across={across!r}).table is a data frame"
+            )
     return ChangeThreshold.parse_all(fail_if, require)
 
 

@@ -517,7 +517,8 @@ class Outcomes:
         Under several attacks together, such as ``all``, an image counts by its first incorrect prediction, in the order
         of the attacks; the diagonal counts images that are correctly classified under each of them.
 
-        Rows of the table without a prediction (images that a cascade skipped, logits of NaN or +inf) do not count.
+        After a cascade the matrix is cumulative, as `counts` is: an image that it skipped has its earlier prediction.
+        Rows of the table without a prediction (logits of NaN or +inf) do not count.
 
         Raises:
             IncompleteError: if images are not judged under the attack.
@@ -584,7 +585,7 @@ class Outcomes:
     def _predictions(self, name: str) -> tuple[IntArray, IntArray]:
         """Labels and predictions of the images that have a prediction."""
         members = self._members(name)
-        if len(members) == 1:
+        if len(members) == 1 and not self.meta.cascade:
             self._require_rows(members[0])
             predicted = self._classes[members[0]]
         else:

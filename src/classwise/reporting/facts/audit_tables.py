@@ -15,6 +15,7 @@ from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import CUMULATIVE, AuditSummary, is_cumulative
 from classwise.reporting.tables import Cell, ExplainedTable, Row, Table, share_cell
+from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import Estimate, class_intervals
 from classwise.stats.metrics.lowest import worst_class
 from classwise.stats.registry import Metric, all_metrics, arranged, failures_note
@@ -76,6 +77,12 @@ def class_table(summary: AuditSummary) -> Table:
     return Table(caption, heads, rows, " ".join(filter(None, notes)))
 
 
+def ties_note(every: Iterable[ClassCounts]) -> str:
+    """Which class is the worst one under an attack with several classes of the lowest accuracy; empty without one."""
+    tied = any((counts.accuracy == worst_class(counts.accuracy).accuracy).sum() > 1 for counts in every)
+    return "Worst class: of equally low classes the first." if tied else ""
+
+
 def bold_note(summary: AuditSummary) -> str:
     """Note on the row in bold of a table with a row for each class; empty for a single class."""
     if len(summary.order) == 1:
@@ -110,7 +117,8 @@ def attack_table(summary: AuditSummary) -> Table:
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     bold = "Bold: under all attacks together." if summary.attacked else ""
     cumulative = CUMULATIVE_NOTE if summary.meta.cascade else ""
-    text = " ".join(filter(None, [f"On {images}.", bold, cumulative, failures_note(summary.inputs.values())]))
+    notes = [f"On {images}.", bold, ties_note(summary.counts.values()), cumulative]
+    text = " ".join(filter(None, [*notes, failures_note(summary.inputs.values())]))
     caption = f"Results per attack, percent [{formatting.level(summary.alpha)} interval]"
     return ExplainedTable(caption, heads, rows, text, about_columns=partial(_about_columns, summary))
 

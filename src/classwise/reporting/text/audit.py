@@ -10,7 +10,7 @@ from classwise.auditing.weakness import Weakness, weakness
 from classwise.reporting import formatting
 from classwise.reporting.facts import sentences
 from classwise.reporting.facts.audit_summary import AuditSummary, heading, shown_warnings
-from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, legend
+from classwise.reporting.facts.audit_tables import CUMULATIVE_NOTE, legend, ties_note
 from classwise.reporting.facts.incomplete import report_of
 from classwise.reporting.facts.provenance import with_weights
 from classwise.reporting.facts.repeats import repeats_note, repeats_table
@@ -62,6 +62,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     yield ""
     yield (summary := _summary(result))
     yield legend(summary.columns)
+    yield from filter(None, (ties_note(result.counts(str(name)) for name in result.by_attack.index),))
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""

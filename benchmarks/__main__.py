@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 import torch
 
 from benchmarks import (
-    ablation,
     attack_signs,
     attacks,
     audit_calls,
@@ -69,10 +68,7 @@ ALL: dict[str, Callable[..., str]] = {
     "interval-coverage": interval_coverage.run,
     "jpeg-quality": jpeg_quality.run,
 }
-STUDIES = {
-    study.name: study
-    for study in (ablation.STUDY, attack_signs.STUDY, training_length.STUDY, real_size.STUDY, symmetry.STUDY)
-}
+STUDIES = {study.name: study for study in (attack_signs.STUDY, training_length.STUDY, real_size.STUDY, symmetry.STUDY)}
 LONG = {"comparison": comparison.run, **{name: study.run for name, study in STUDIES.items()}}
 """Benchmarks of hours or days, which run only if named."""
 REPORTS = {"comparison": comparison.report, **{name: study.report for name, study in STUDIES.items()}}

@@ -1,4 +1,4 @@
-"""Studies over seeds: the runner on digits, the differences of seeds, and the settings of the ablation."""
+"""Studies over seeds: the runner on digits, the differences of seeds, and their pages."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from benchmarks import ablation, attack_signs, jpeg_quality, real_size, studies, symmetry, training_length
+from benchmarks import attack_signs, jpeg_quality, real_size, studies, symmetry, training_length
 from benchmarks.__main__ import main
 from benchmarks.adjustment import FITS
 from benchmarks.comparison import methods
-from benchmarks.comparison.methods import TimedProgress, Trained
+from benchmarks.comparison.methods import TimedProgress
 from benchmarks.studies import QUICK, effect, verdict
 from benchmarks.training_length import sign_change
 
@@ -159,40 +159,6 @@ def test_measures_of_confusions_are_paired_by_seed() -> None:
 )
 def test_a_change_of_sign_needs_two_known_signs(signs: list[str], lengths: int, shown: str) -> None:
     assert sign_change(signs, lengths) == shown
-
-
-def recipes() -> dict[str, Recipe]:
-    """The recipes of the trained rows of the ablation."""
-    trained = [method for method in ablation.METHODS if isinstance(method, Trained)]
-    return {
-        method.name: Recipe.read(method.recipe, {**method.overrides, "epochs": method.epochs}, budget=method.budget)
-        for method in trained
-    }
-
-
-def test_the_rows_of_the_ablation_have_one_schedule() -> None:
-    settings = [(recipe.lr_schedule, recipe.optimizer, recipe.epochs) for recipe in recipes().values()]
-    assert all(setting == settings[0] for setting in settings)
-
-
-def test_a_row_of_the_ablation_lacks_one_part() -> None:
-    fields = {
-        "AWP": "update",
-        "IDBH": "data",
-        "DAFA": "schedules",
-        "FAAL": "reduction",
-    }
-    plain = {name: dataclasses.asdict(recipe) for name, recipe in recipes().items()}
-    for part, field in fields.items():
-        removed, full, none = plain[f"no-{part}"], plain["all-parts"], plain["TRADES"]
-        assert removed[field] == none[field]
-        assert removed[field] != full[field]
-        others = [key for key in full if key not in (field, "name", "description")]
-        assert all(removed[key] == full[key] for key in others)
-
-
-def test_every_row_of_the_ablation_is_shown() -> None:
-    assert {method.name for method in ablation.METHODS} == set(ablation.SHOWN)
 
 
 def test_every_effect_is_of_methods_that_are_trained() -> None:

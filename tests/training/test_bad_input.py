@@ -118,7 +118,10 @@ ADVICE = "set validation_attack.step_size=0.5eps"
             {"threat": "Linf:8"},
             [large_radius_text(Threat("Linf", 8), (1, 8, 8))],
         ),
-        ({"threat": "Linf:0.25"}, ["the threat is Linf:0.25; the usual one for digits is Linf:0.1"]),
+        (
+            {"threat": "Linf:0.25"},
+            ["the threat is Linf:0.25; the usual one for digits is Linf:0.1 (--set threat=Linf:0.1)"],
+        ),
         (
             {"attack.step_size": "2/255"},
             ["attack: 2 steps of 0.00784 reach 0.0157, less than the radius 0.1; set attack.step_size=0.5eps"],

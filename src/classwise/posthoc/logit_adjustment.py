@@ -41,6 +41,8 @@ from classwise.training.start_models import interpolated_with
 
 RATES = (0.3, 0.3, 0.3, 0.3, 0.15, 0.15, 0.15, 0.15)
 """The step size of each round: change of a constant per unit of accuracy below the mean."""
+FEW_IMAGES = 20
+"""Images of a class below which the constants are said to be uncertain: its accuracy is known to about 20 points."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,14 @@ def adjust_logits(
     with target.writing(), listening(progress) as listener, chosen_arithmetic(options.get("precision")):
         network = model if target.run is None else target.run.model(target.which)
         inputs = fit_inputs(target, network, data, threat, attack, options, listener)
-        folds = min(folds, int(inputs.images.class_counts().max()))
+        per_class = inputs.images.class_counts()
+        if (fewest := int(per_class[per_class > 0].min())) < FEW_IMAGES:
+            name = inputs.images.class_names[per_class.tolist().index(fewest)]
+            listener.log(
+                f"the constants are fitted on few images ({fewest} of {name}) and may cost more than they gain; "
+                "hold out more (data.validation of the training)"
+            )
+        folds = min(folds, int(per_class.max()))
         listener.start("logit adjustment", (len(rates) + 1) * (1 + folds * (folds > 1)))
         with evaluating(inputs.model):
             fit = _Fit(inputs.model, inputs.images, inputs.robust_counts, rates, listener)

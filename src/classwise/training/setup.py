@@ -172,7 +172,9 @@ def threat_notes(images: Images, threat: Threat, attacks: Mapping[str, Attack]) 
     if large := large_radius_text(threat, images.shape):
         notes.append(large)
     elif known is not None and Threat.parse(known.threat) != threat:
-        notes.append(f"the threat is {threat}; the usual one for {images.name} is {known.threat}")
+        notes.append(
+            f"the threat is {threat}; the usual one for {images.name} is {known.threat} (--set threat={known.threat})"
+        )
     for field, attack in attacks.items():
         if problem := step_size_problem(attack, threat.epsilon):
             notes.append(f"{field}: {problem}; set {field}.step_size={suitable_step(attack)}")

@@ -133,7 +133,7 @@ def test_an_option_may_be_required(tmp_path: Path) -> None:
         ({"validity": {"until": "soon", "retest_if": ["x"]}}, "validity.until"),
         ({"fail_if": ["overall(clean) < 0"]}, "is true for no model"),
         ({"fail_if": ["worst(all).low > 100%"]}, "is true for no model"),
-        ({"fail_if": ["'1'(all).low < 0.9"]}, "fails even if all are correct"),
+        ({"fail_if": ["'1'(all).low < 0.9"]}, "at least 36 are required in place of"),
         ({"fail_if": ["worst(all).low < 0.9"]}, "fails even if all are correct"),
     ],
 )
@@ -195,6 +195,7 @@ def test_an_expired_policy_is_no_pass(tmp_path: Path, monkeypatch: pytest.Monkey
     expired = cw.evidence(tmp_path / "a", old, tmp_path / "expired")
     assert expired.verdict == "not as required"
     assert "was valid until" in expired.facts["audits"][0]["not_as_required"][0]
+    check_refused("was valid until", audited, tmp_path / "late", old)
 
     monkeypatch.setattr(build, "_now", lambda: dt.datetime.combine(today + dt.timedelta(1), dt.time(), dt.UTC))
     assert any("was valid until" in line for line in build.verify(report.folder).differences)

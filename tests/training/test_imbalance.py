@@ -17,13 +17,14 @@ from classwise.attacks.losses import cross_entropy
 from classwise.core.settings.config import make
 from classwise.data import load_data, long_tailed
 from classwise.training import OBJECTIVES
+from classwise.training.averaging import EMA
 from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria.softmax import Focal, Hypersphere, LabelSmoothing, Softmax
 from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.long_tail import BalancedSoftmax, RobustLT
-from classwise.training.setup import schedule_notes, setup_notes
+from classwise.training.setup import averaging_notes, schedule_notes, setup_notes
 
 from .by_hand import EPSILON, batch_of, close, constants
 from .on_digits import TINY
@@ -216,6 +217,17 @@ def test_a_schedule_that_never_begins_is_noted(name: str, epochs: int, start: in
     part = "ccm" if name == "cfa-code" else name
     late = f"schedule {part!r} begins after {start} epochs, and the training has {epochs}; set schedules.0.start_epoch"
     assert schedule_notes(recipe) == ([late] if start else [])
+
+
+@pytest.mark.parametrize(("epochs", "kept"), [(8, "73%"), (100, "")])
+def test_an_average_over_few_steps_is_noted(epochs: int, kept: str) -> None:
+    """It is mostly of the weights that it began with: 0.9995 to the power of the steps, here 80 of each epoch."""
+    recipe = Recipe.read("at-wa", {"epochs": epochs, "batch_size": 100})
+    assert isinstance(recipe.parts.averaging, EMA)
+    assert recipe.parts.averaging.start_fraction == 0
+    notes = averaging_notes(recipe, 8_000)
+    assert [note.partition("still has ")[2].partition(" of")[0] for note in notes] == ([kept] if kept else [])
+    assert averaging_notes(Recipe.read("at"), 8_000) == []
 
 
 @pytest.mark.parametrize(("name", "beta"), [("at", None), ("trades", 6.0)])

@@ -31,7 +31,7 @@ from classwise.models.structure import code_of
 from classwise.models.weights import check_storable
 from classwise.threat.ball import Threat, large_radius_text
 from classwise.training import SCHEDULES
-from classwise.training.averaging import FAWA
+from classwise.training.averaging import EMA, FAWA
 from classwise.training.batches import Batches
 from classwise.training.folder import Run
 from classwise.training.objectives.adversarial import Standard
@@ -41,6 +41,9 @@ from classwise.training.selection import overall_plus_worst_fifth
 from classwise.training.teacher import save_pseudo_labels
 
 logger = logging.getLogger(__name__)
+
+MOST_KEPT = 0.05
+"""Weight of the first weights in an average above which a training states it."""
 
 
 def check_folder(run: Run, *, resume: bool) -> None:
@@ -107,7 +110,7 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
         resumed: whether the run is resumed.
     """
     parts = recipe.parts
-    notes = worst_fifth_notes(parts, images) + schedule_notes(recipe)
+    notes = worst_fifth_notes(parts, images) + schedule_notes(recipe) + averaging_notes(recipe, len(images))
     if recipe.model.weights is None and not resumed:
         advice = "is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
@@ -140,6 +143,26 @@ def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
     classes = int((images.class_counts() > 0).sum())
     verb = "use" if len(users) > 1 else "uses"
     return [f"{classes} classes: {' and '.join(users)} {verb} the mean of the worst 20 % of classes{limit}"]
+
+
+def averaging_notes(recipe: Recipe, images: int) -> list[str]:
+    """Return a note on an average over steps that keeps much of the weights that it begins with.
+
+    Args:
+        recipe: the complete recipe.
+        images: number of images, with those for validation.
+    """
+    average = recipe.parts.averaging
+    if not isinstance(average, EMA) or average.every != "step":
+        return []
+    steps = recipe.epochs * (1 - average.start_fraction) * images / recipe.batch_size
+    kept = average.decay**steps
+    if kept <= MOST_KEPT:
+        return []
+    advice = "set a lower averaging.decay, or train longer"
+    return [
+        f"after about {steps:.0f} steps the average still has {kept:.0%} of the weights that it began with; {advice}"
+    ]
 
 
 def schedule_notes(recipe: Recipe) -> list[str]:

@@ -32,6 +32,8 @@ ACCURACY = "accuracy"
 REQUIRES = "requires "
 """What the text of a requirement begins with."""
 ENDS = ("low", "high")
+MOST_IMAGES = 1_000_000
+"""Largest number of images that is named."""
 """The ends of an interval."""
 UNITS: Mapping[Unit, tuple[int, str]] = {
     "fraction": (100, " %"),
@@ -261,6 +263,37 @@ class Threshold(Condition):
         if self.metric is not None:
             return float(self.metric.ends[end](BoundedCounts.of(counts), alpha).low)
         return float(class_intervals(counts, alpha)[ENDS.index(end)][[*names].index(str(self.group))])
+
+    def least_images(self, count: IntArray, names: Sequence[str], alpha: float = 0.05) -> tuple[int, int] | None:
+        """The images that a condition on an end of an interval counts, and the fewest with which it can be false.
+
+        The images are those of the class, of the smallest class with images, or all of them.
+
+        Args:
+            count: (C,) images of each class or group.
+            names: their names.
+            alpha: 1 minus the coverage of the interval.
+
+        Returns:
+            None if it can be false with these images, or with no number up to `MOST_IMAGES`.
+        """
+        if not self.met_by(self.best_end(count, names, alpha)):
+            return None
+        present, overall = count[count > 0], self.group is None and self.measure.startswith("overall")
+        if self.group is None:
+            images = int(present.sum() if overall else present.min())
+        else:
+            images = int(count[[*names].index(self.group)])
+        low, least = images, images * 2
+        shape, alone = np.ones_like(present[:1] if overall or self.group is not None else present), [str(self.group)]
+        while self.met_by(self.best_end(shape * least, alone, alpha)):
+            low, least = least, least * 2
+            if least > MOST_IMAGES:
+                return None
+        while least - low > 1:
+            middle = (low + least) // 2
+            low, least = (middle, least) if self.met_by(self.best_end(shape * middle, alone, alpha)) else (low, middle)
+        return images, least
 
     def bounds(self, audit: Judged) -> Bounds[float]:
         """Lower and upper bound of the measure; they are equal for a complete audit.

@@ -321,7 +321,7 @@ class Evaluation(Sharded, total=False):
             unit="seconds",
             flag=Flag(
                 float,
-                "Time limit in minutes; the result may be incomplete.",
+                "Time limit in minutes, after which no further image begins; the result may be incomplete.",
                 "MINUTES",
                 "Compute",
                 "none",

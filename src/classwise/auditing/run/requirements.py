@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -85,6 +86,8 @@ def refuse_lacking(policy: Policy, meta: Meta, group: str | None, guards: GuardM
         ClasswiseError: with a sentence for each requirement that is not met.
     """
     found = lacking(policy, meta, meta.group_sizes())
+    if (until := policy.validity.until) < dt.datetime.now(dt.UTC).date():
+        found.append(f"The policy was valid until {until}; a report would not pass: renew it.")
     if guards == "off" and policy.required_guards:
         found.append("The guards are off.")
     counts = meta.group_sizes(group)
@@ -92,9 +95,11 @@ def refuse_lacking(policy: Policy, meta: Meta, group: str | None, guards: GuardM
         for text, threshold in policy.thresholds.items():
             if threshold.needs_images and threshold.met_by(end := threshold.best_end(counts, meta.names_of(group))):
                 best = "correct" if threshold.measure.endswith("low") else "misclassified"
+                least = threshold.least_images(counts, meta.names_of(group))
+                needed = "" if least is None else f": at least {least[1]:,} are required in place of {least[0]:,}"
                 found.append(
                     f"With these images the criterion {text} fails even if all are {best} (the end of the interval is "
-                    f"{threshold.shown(end)}); classwise plan computes how many images it needs."
+                    f"{threshold.shown(end)}){needed}; classwise plan computes how many it needs at another accuracy."
                 )
     if found:
         raise ClasswiseError(f"not as the policy {where!r} requires: {' '.join(found)}")

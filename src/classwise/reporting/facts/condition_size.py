@@ -10,9 +10,6 @@ from classwise.reporting import formatting
 from classwise.stats.counts import IntArray
 from classwise.stats.power import images_to_exceed, least_accuracy, rounded_up
 
-MOST = 1_000_000
-"""Largest number of images that is named."""
-
 
 def size_advice(audit: Audit, threshold: Threshold) -> str:
     """The images with which a condition that a complete audit meets could be false; empty if more would not help.
@@ -80,24 +77,9 @@ def _oriented(threshold: Threshold, share: float) -> float:
 
 def _impossible(threshold: Threshold, count: IntArray, names: tuple[str, ...], alpha: float, kind: str | None) -> str:
     """Why the condition is met whatever the outcomes on these images are; empty if it is not."""
-    end, label = threshold.best_end(count, names, alpha), _label(threshold, names)
-    if not threshold.met_by(end):
+    if (found := threshold.least_images(count, names, alpha)) is None:
         return ""
-    present = count[count > 0]
-    images = int(present.sum() if _overall(threshold) else present.min() if label is None else count[label])
-    low, least = images, images * 2
-    shape = np.ones_like(present[:1] if _overall(threshold) or label is not None else present)
-    alone = [str(threshold.group)]
-    while threshold.met_by(threshold.best_end(shape * least, alone, alpha)):
-        low, least = least, least * 2
-        if least > MOST:
-            return ""
-    while least - low > 1:
-        middle = (low + least) // 2
-        if threshold.met_by(threshold.best_end(shape * middle, alone, alpha)):
-            low = middle
-        else:
-            least = middle
+    (images, least), end, label = found, threshold.best_end(count, names, alpha), _label(threshold, names)
     which, side = ("correct", "lower") if threshold.measure.endswith("low") else ("misclassified", "upper")
     per = "" if _overall(threshold) or label is not None else f" a {formatting.singular(kind)}"
     return (

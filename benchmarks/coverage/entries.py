@@ -632,6 +632,7 @@ NO_INTERVAL: Mapping[str, str] = {
     "analysis.trend:_mean_change": "part of `trend`",
     "auditing.compare.compare:*": "passes the level on",
     "auditing.criteria.thresholds:Threshold.best_end": "the end of `class_intervals`, or of a metric, at one count",
+    "auditing.criteria.thresholds:Threshold.least_images": "a search with `best_end`",
     "auditing.power_plan:plan": "numbers of images, simulated by `benchmarks.coverage.power`",
     "auditing.weakness:_small_margins": "a quantile of the images of the audit, about which nothing is inferred",
     "papers.claims:*": "verdicts by Holm's procedure over intervals of other functions",

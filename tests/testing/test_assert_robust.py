@@ -14,7 +14,7 @@ import pytest
 from torch import Tensor
 
 from classwise.auditing.criteria.thresholds import Threshold
-from classwise.core.errors import IncompleteError
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
@@ -63,7 +63,7 @@ def test_the_criteria_of_a_policy_are_conditions(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="overall under all is"):
         assert_robust(model(), data, worst=0.0, policy=stated(fail_if=["overall(all) >= 0"]), **options)
     late = POLICY["validity"] | {"until": "2020-01-01"}
-    with pytest.raises(IncompleteError, match="not as the policy requires: The policy was valid until 2020-01-01"):
+    with pytest.raises(ClasswiseError, match=r"policy.yaml' requires: The policy was valid until 2020-01-01"):
         assert_robust(model(), data, policy=stated(fail_if=["overall(all) > 0.99"], validity=late), **options)
 
 

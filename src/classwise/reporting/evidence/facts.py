@@ -49,11 +49,11 @@ from classwise.stats.intervals import class_intervals
 BEFORE = "Criteria recorded before this run; earlier runs cannot be excluded."
 AFTER = "Criteria stated after the run."
 NONE_RECORDED = (
-    "{name} has recorded no policy: it was begun without one, or after an audit of this model and these images without "
-    "this policy."
+    "Audit {name} has recorded no policy: it was begun without one, or after an audit of this model and these images "
+    "without this policy."
 )
-OTHER_RECORDED = "{name} has recorded another policy, or another version of this file."
-OTHER_OUTCOMES = "{name} has outcomes that were computed without this policy."
+OTHER_RECORDED = "Audit {name} has recorded another policy, or another version of this file."
+OTHER_OUTCOMES = "Audit {name} has outcomes that were computed without this policy."
 """Why an audit has not recorded the policy."""
 WITHOUT: Literal["without this policy"] = "without this policy"
 """The result of an audit beside another one that has not recorded the policy."""

@@ -243,6 +243,7 @@ NOT_RUN = {
     "model.onnx": "needs an optional package; tests/integrations/test_models.py has it",
     "docs/results/papers": "reads results; tests/papers/test_committed_results.py compares these",
     "csv,tex,svg": "needs results of a paper; tests/papers/test_export.py has some",
+    "audits/photos": "needs an audit of the same photos; tests/reporting/test_view.py has one",
     "MODEL": "is a placeholder",
     "sweep": "starts many processes; tests/sweeps/test_run.py has a small one",
     "top_error(all) > 5%": "needs an installed package; tests/test_extensions.py has one",

@@ -26,6 +26,7 @@ from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.precision import Precision, fastest
 from classwise.core.errors import ClasswiseError
+from classwise.core.files.parquet_files import read_parquet
 from classwise.core.files.storage import replacing
 from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
@@ -330,4 +331,6 @@ def _saved(path: Path, images: Images, compute: Callable[[], BoolArray]) -> pd.S
         robust = compute()
         with replacing(path) as temporary:
             pd.DataFrame({"index": images.index.cpu().numpy(), "home": robust}).to_parquet(temporary, index=False)
-    return pd.read_parquet(path).set_index("index")["home"]
+    with path.open("rb") as file:
+        table: pd.DataFrame = read_parquet(file, str(path)).to_pandas()
+    return table.set_index("index")["home"]

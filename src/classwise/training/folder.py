@@ -245,10 +245,12 @@ class Run:
         """
         if not self.epochs_file.exists():
             return pd.DataFrame()
+        from classwise.core.files.parquet_files import read_parquet
+
         verify(self.epochs_file)
         try:
             with open_regular(self.epochs_file) as file:
-                table = pd.read_parquet(file)
+                table: pd.DataFrame = read_parquet(file, str(self.epochs_file)).to_pandas()
         except Exception as error:  # pyarrow and pandas raise many kinds for a damaged file
             reason = type(error).__name__
             raise damaged(str(self.epochs_file), reason) from error

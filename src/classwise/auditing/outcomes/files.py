@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from classwise.auditing.outcomes import parquet as tables
 from classwise.auditing.outcomes.meta import ALL, TABLE_COLUMNS, Meta
 from classwise.core.errors import ClasswiseError, did_you_mean, quoted
+from classwise.core.files.parquet_files import read_parquet
 from classwise.core.files.reading import open_regular
 from classwise.core.files.storage import MARKERS
 from classwise.core.settings.names import checked_names
@@ -200,7 +200,7 @@ def image_numbers(path: Path) -> dict[str, IntArray]:
     """The images of each attack in a file, a number for each row; empty if it cannot be read (see `read_table`)."""
     try:
         with open_regular(path) as file:
-            table = pq.read_table(file, columns=["attack", "index"])
+            table = read_parquet(file, str(path), ["attack", "index"])
         labels, numbers = table["attack"].unique().to_pylist(), table["index"].to_numpy()
         return {str(label): numbers[pc.equal(table["attack"], label).to_numpy()] for label in labels}
     except (pa.ArrowException, OSError, ClasswiseError):

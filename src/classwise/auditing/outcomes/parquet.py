@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.json_values import json_text
+from classwise.core.files.parquet_files import read_parquet
 from classwise.core.files.reading import fitting, open_regular, parse_json
 from classwise.core.files.schema import SCHEMA_VERSIONS, check_schema_version
 from classwise.core.files.storage import replacing, verify
-from classwise.core.settings import limits
 
 KEY = "classwise"
 """The entry of a file's metadata that has the facts as JSON."""
@@ -60,10 +60,8 @@ def read_table(path: Path, advice: str, *, damaged: str = "") -> pa.Table:
     """
     verify(path, damaged)
     try:
-        with open_regular(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as opened:
-            about = opened.metadata
-            limits.check_size(8 * about.num_rows * about.num_columns, str(path))
-            return opened.read()
+        with open_regular(path) as file:
+            return read_parquet(file, str(path))
     except (FileNotFoundError, ClasswiseError):
         raise
     except (pa.ArrowException, OSError, ValueError) as error:

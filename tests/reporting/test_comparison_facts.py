@@ -255,7 +255,10 @@ def _hover_texts(made: Compared, comparison: Comparison) -> None:
     whole, rows = len(made.ids), made.rows
     sides = (("Overall", "overall"), ("Worst class", "worst"))
     assert set(hovers(measure_dots(comparison))) == {
-        f"{title}, {name}: {measured(rows[name][side], whole)}" for name in made.correct for title, side in sides
+        f"{title}, {name}: {measured(rows[name][side], whole if side == 'overall' else of_lowest)}"
+        for name in made.correct
+        for of_lowest in [made.images(made.lowest(name)[0])]
+        for title, side in sides
     }
     assert set(hovers(class_dots(comparison))) == {
         f"{unit}, {name}: {measured(made.of_class(name, unit), made.images(unit))}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -85,6 +86,17 @@ def test_export_of_a_comparison(make_audit: MakeAudit, tmp_path: Path) -> None:
     assert not (tmp_path / "accuracies.svg").exists(), "two methods are no frontier"
     export(compare({"old": one, "new": two, "other": one}), tmp_path, ("svg",))
     assert ">other<" in (tmp_path / "accuracies.svg").read_text(encoding="utf-8")
+
+
+def test_the_figure_of_methods_states_the_images_of_the_worst_class(tmp_path: Path) -> None:
+    """Not those of all classes, as beside the overall accuracy."""
+    labels = np.repeat([0, 1], [30, 7])
+    attacked = np.where(np.arange(37) < 33, labels, 0)
+    audits = [Audit(Outcomes.from_predictions(labels, labels, {"pgd": attacked})) for _ in range(2)]
+    export(compare(dict(zip("ab", audits, strict=True))), tmp_path, ("svg",))
+    text = (tmp_path / "methods.svg").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+    assert "Worst class, a: 42.9 % of 7" in text
+    assert "Overall, a: 89.2 % of 37" in text
 
 
 def test_latex_tables_of_an_audit_fit_a_text_width(make_audit: MakeAudit, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_comparison(
     text = visible(cw.report(comparison, tmp_path / "compare.html"))
     assert f"worst-class accuracy 47.0 % (kind6; 95 % interval {span(ends)} %)" in text
     assert f"Worst class: {NAME}" in text
-    assert f"Worst class, mine: 47.0 % of 1,000 (95 % interval {span(ends)} %)" in text
+    assert f"Worst class, mine: 47.0 % of 100 (95 % interval {span(ends)} %)" in text
     assert f"kind6 47.0 {span(ends)}" in text.partition("Comparison of methods")[2]
 
 

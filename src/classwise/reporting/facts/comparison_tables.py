@@ -35,7 +35,13 @@ MAX_CLASSES = 40
 def measure_dots(comparison: Comparison, *, width: float | None = None) -> Drawing:
     """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
     title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
-    values = [[_value(method, side) for side in sides] for method in methods_of(comparison).values()]
+    values = [
+        [
+            _value(method, side)._replace(images=images)
+            for side, images in zip(sides, _images(comparison, name), strict=True)
+        ]
+        for name, method in methods_of(comparison).items()
+    ]
     rows = ["Overall", "Worst class"]
     if len(names) > MAX_METHODS:
         return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
@@ -208,6 +214,12 @@ def _significantly_best(comparison: Comparison, measure: Measure) -> str | None:
     methods = methods_of(comparison)
     best = max(methods, key=lambda name: methods[name][measure])
     return best if len(methods) > 1 and exceeds_all(comparison, best, measure) else None
+
+
+def _images(comparison: Comparison, name: str) -> tuple[int, int]:
+    """The images of all classes, and those of the worst class of a method."""
+    counts = comparison.counts[name][0].count
+    return int(counts.sum()), int(counts[comparison.group_names.index(comparison.lowest_classes[name][0])])
 
 
 def _value(row: Mapping[str, Any], name: str) -> Value:

@@ -15,6 +15,8 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 from tests.forkserver import Server
 
@@ -23,6 +25,9 @@ gc.set_threshold(5_000, 20, 20)  # by default, collections take a twentieth of t
 hypothesis.settings.register_profile("same-examples", derandomize=True, deadline=None, max_examples=40)
 hypothesis.settings.register_profile("many-examples", deadline=None, max_examples=1_000)
 hypothesis.settings.load_profile("same-examples")
+
+# By default, examples are also the constants of the modules imported so far: they depend on which tests ran before.
+setattr(providers, "_get_local_constants", Constants)  # noqa: B010
 
 torch.set_num_threads(1)
 

@@ -50,7 +50,11 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkey
     words = ["train", "at", "--budget=short", "--data=digits", "--estimate", "--seeds=0,1", *QUICK[1:], "--epochs=50"]
     facts = classwise(*words, "--json").facts
     assert facts["steps"] == 2 * 50 * 4  # 120 images less 2 of each class for validation, 32 at a time
-    assert facts["passes"] == facts["steps"] * 32 * (2 + 1)
+    of_at, of_trades = (
+        classwise(words[0], recipe, *words[2:], "--json").facts["passes"] / (facts["steps"] * 32)
+        for recipe in ("at", "trades")
+    )
+    assert (of_at, of_trades) == (3 + 3, 5 + 4)  # forward and backward, with two steps of PGD
     assert facts["minutes"] > 0
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
     monkeypatch.setattr(torch.cpu, "get_capabilities", dict, raising=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from classwise.core.compute.rates import RATES
+from classwise.core.compute.rates import RATES, Kind
 from classwise.data import DATA
 from classwise.models import build_model
 from classwise.papers.catalogue import experiment, runnable
@@ -128,10 +128,12 @@ def test_an_item_with_more_saved_epochs_serves_the_others() -> None:
     assert plan(["kdd21"], "full")[0] == "kdd21/F1"
 
 
-def test_hours_follow_from_measured_rates() -> None:
-    cost = forecast("cfa23/F5", "full", rates=RATES["h100"]).total
+@pytest.mark.parametrize(("scale", "kind"), [("full", "decision"), ("medium", "training")])
+def test_hours_follow_from_measured_rates(scale: str, kind: Kind) -> None:
+    """Trainings are in float32 at full scale and in bfloat16 at medium; the forecast has the rate of its dtype."""
+    cost = forecast("cfa23/F5", scale, rates=RATES["h100"]).total
     rates = RATES["h100"].images
-    seconds = cost.passes / rates["training"] + cost.evaluation_passes / rates["gradient"]
+    seconds = cost.passes / rates[kind] + cost.evaluation_passes / rates["gradient"]
     assert cost.hours == pytest.approx(seconds / 3600, rel=0.01)
 
 

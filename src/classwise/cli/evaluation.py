@@ -25,7 +25,8 @@ def scaled(flag: Flag) -> Callable[[str], float]:
 
         value = number(text)
         if not isinstance(value, float):
-            raise typer.BadParameter(f"{text!r} is not a number.")
+            unit = f" of {flag.metavar.lower()}" if flag.metavar and flag.per != 1 else ""
+            raise typer.BadParameter(f"{text!r} is not a number{unit}.")
         if not (flag.least or 0) <= value <= (math.inf if flag.most is None else flag.most):
             upper = "" if flag.most is None else f"<={flag.most:g}"
             raise typer.BadParameter(f"{value:g} is not in the range {flag.least or 0:g}<=x{upper}.")

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from classwise.auditing.run.cost import estimate
 from classwise.core.compute.operations import operations_of
-from classwise.core.compute.rates import RATES, Rates
+from classwise.core.compute.rates import RATES, Kind, Rates
 from classwise.core.errors import unknown
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
@@ -169,7 +169,7 @@ def forecast(
         device: PyTorch device.
         rate: forward passes of one image per second, of a recipe and a data set; by default measured on the device.
         rates: measured rates of another device (`classwise.core.compute.rates.RATES`), for the hours on it; nothing is
-            timed.
+            timed. A float32 training takes the float32 passes of attacks.
         progress: progress listener.
 
     Raises:
@@ -192,7 +192,9 @@ def forecast(
     def speed(training: _Planned) -> _Speed:
         if rates is not None:
             clock = rates.clock_of(_network(training.recipe, training.data).operations)
-            return _Speed(*(1 / clock(kind, 1, lambda: None) for kind in ("training", "gradient")))
+            training_pass: Kind = "decision" if training.recipe.precision.dtype == "float32" else "training"
+            kinds: tuple[Kind, Kind] = (training_pass, "gradient")
+            return _Speed(*(1 / clock(kind, 1, lambda: None) for kind in kinds))
         measured = (rate or (lambda recipe, data: passes_per_second(recipe, data, device)))(
             training.recipe, training.data
         )

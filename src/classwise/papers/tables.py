@@ -371,7 +371,7 @@ class Overview(NamedTuple):
         whole: what became of it.
         shown: the test with the result that decides, or the weakest one if it is supported; None without a test.
         why: the reason in a few words.
-        scales: the scales of the tests with trained models, as in ``small, reduced``.
+        scales: the scale of the shown test, then those of others with trained models, as in ``small + reduced``.
     """
 
     claim: Claim
@@ -396,8 +396,9 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         summary = claim_verdict(claim.id, verdicts)
         whole: Whole = OPEN if claim.question else whole_answer(summary)
         shown = None if claim.question else _shown(summary, whole)
-        scales = dict.fromkeys(result.scale for result, verdict in summary.tests if verdict.basis == "experiment")
-        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), ", ".join(scales)))
+        tests = ([shown] if shown else []) + summary.tests
+        scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
+        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), " + ".join(scales)))
     return found
 
 

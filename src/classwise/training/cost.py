@@ -26,7 +26,7 @@ class TrainingCost(NamedTuple):
 
     Attributes:
         steps: number of steps.
-        passes: forward and backward passes of one image, approximately.
+        passes: forward and backward passes of one image, with all parts of the recipe active.
         seconds: duration of the steps at the measured rate.
     """
 
@@ -69,7 +69,7 @@ def estimate_training(
         steps = recipe.epochs * steps_of(len(split_rows(recipe, images)[0]), labelled)
         clock = rates.clock(build_model(**network_spec(recipe, images)).eval(), images.pixels(slice(0, 1)))
         step = clock("training", recipe.batch_size * recipe.parts.passes.equivalents, lambda: None)
-    passes = steps * (recipe.parts.attack.length + 1) * recipe.batch_size
+    passes = steps * recipe.parts.passes.total * recipe.batch_size
     return TrainingCost(steps, passes, step * steps)
 
 

@@ -149,6 +149,8 @@ def _check(field: str, one: Named, other: Named, read: Callable[[Meta], FieldVal
 
 def _difference(field: str, one: Named, other: Named, first: str, second: str) -> ClasswiseError:
     hint = f", or across={field!r} (--across {field}) to compare them without tests" if field in CROSSED else ""
+    if UNSTATED in first or UNSTATED in second:
+        hint += ", or predictions of both (Outcomes.from_predictions), whose settings are not checked"
     return ClasswiseError(
         f"{one.name} and {other.name} differ in {field}: {_short(first)} and {_short(second)}; use audits with "
         f"the same {field}{hint}"

@@ -33,6 +33,11 @@ class PassCounts:
         return PassCounts(self.forward * count, self.to_image * count, self.to_weights * count)
 
     @property
+    def total(self) -> int:
+        """The number of passes of either kind."""
+        return self.forward + self.to_image + self.to_weights
+
+    @property
     def equivalents(self) -> int:
         """The cost in forward passes: a gradient of the activations counts as one, that of the weights as one more."""
         return self.forward + self.to_image + 2 * self.to_weights

@@ -16,7 +16,7 @@ from classwise.models import build_model, load_model
 from classwise.sweeps.cells import Cell
 from classwise.sweeps.plan import Plan, read_recipe
 from classwise.sweeps.settings import AuditSettings
-from classwise.training.cost import estimate_training
+from classwise.training.cost import check_rates, estimate_training
 from classwise.training.recipe import Recipe
 from classwise.training.setup import default_threat, network_spec, training_images
 
@@ -72,6 +72,8 @@ def estimate_sweep(
     listener.start("methods estimated", len(seeds))
     for method, cell in first.items():
         recipe = None if cell.model else read_recipe(cell)
+        if recipe is not None:
+            check_rates(recipe, rates)
         if recipe is not None and repr(recipe.data) not in loaded:
             loaded[repr(recipe.data)] = training_images(recipe.data)
         trained_on = None if recipe is None else loaded[repr(recipe.data)]

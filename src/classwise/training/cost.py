@@ -52,10 +52,7 @@ def estimate_training(
     Raises:
         ClasswiseError: see `classwise.train`; with rates, if the recipe does not train in bfloat16 on a GPU.
     """
-    if rates is not None and recipe.precision.dtype not in ("auto", "bfloat16"):
-        raise ClasswiseError(
-            f"precision.dtype = {recipe.precision.dtype!r}: the rates are those of training in bfloat16; set it to auto"
-        )
+    check_rates(recipe, rates)
     if rates is None:
         watch = _Stopwatch()
         with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_EnoughTimedError):
@@ -71,6 +68,18 @@ def estimate_training(
         step = clock("training", recipe.batch_size * recipe.parts.passes.equivalents, lambda: None)
     passes = steps * recipe.parts.passes.total * recipe.batch_size
     return TrainingCost(steps, passes, step * steps)
+
+
+def check_rates(recipe: Recipe, rates: Rates | None) -> None:
+    """Check that rates, if given, are those of the recipe's dtype.
+
+    Raises:
+        ClasswiseError: with rates, if the recipe does not train in bfloat16 on a GPU.
+    """
+    if rates is not None and recipe.precision.dtype not in ("auto", "bfloat16"):
+        raise ClasswiseError(
+            f"precision.dtype = {recipe.precision.dtype!r}: the rates are those of training in bfloat16; set it to auto"
+        )
 
 
 class _EnoughTimedError(Exception):

@@ -45,18 +45,24 @@ def fake_pip(monkeypatch: pytest.MonkeyPatch, answers: Sequence[str]) -> list[li
     return pins
 
 
+FOR = check_extras.PURPOSES["hf"]
 CONSTRAINTS = ["--constraint", "constraints.txt"]
 TORCH = [f"torch=={metadata.version('torch').partition('+')[0]}"]
 CASES: dict[str, tuple[list[str], list[list[str]], int, str]] = {
-    "added": ([report(timm_x="1.0")], [CONSTRAINTS], 0, "| `hf` | resolves | timm-x 1.0 |"),
-    "torch": ([report(torch="9.0")], [CONSTRAINTS], 1, "| `hf` | resolves, replaces torch | torch 9.0 |"),
+    "added": ([report(timm_x="1.0")], [CONSTRAINTS], 0, f"| `hf` | {FOR} | resolves | 1 |"),
+    "torch": ([report(torch="9.0")], [CONSTRAINTS], 1, f"| `hf` | {FOR} | resolves, replaces torch | 1 |"),
     "conflict": (
         [CONFLICT, report(NumPy="1.0")],
         [CONSTRAINTS, TORCH],
         0,
-        f"| `hf` | resolves, replaces numpy ({REASON}) | numpy 1.0 |",
+        f"| `hf` | {FOR} | resolves, replaces numpy ({REASON}) | 1 |",
     ),
-    "none": (["ERROR: no|versions", "ERROR"], [CONSTRAINTS, TORCH], 1, "| `hf` | does not resolve (no/versions) |  |"),
+    "none": (
+        ["ERROR: no|versions", "ERROR"],
+        [CONSTRAINTS, TORCH],
+        1,
+        f"| `hf` | {FOR} | does not resolve (no/versions) | 0 |",
+    ),
 }
 
 

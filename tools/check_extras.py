@@ -27,14 +27,31 @@ ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "install", "--dry-run", "--report")
 HEAD = """# Extras
 
-Written by `make test-extras`: what `pip install -c constraints.txt ".[EXTRA]"`, in a clone, adds to an environment with
-the requirements of classwise, and the versions of `constraints.txt` where these agree. Python {python}, torch {torch}.
+`pip install -c constraints.txt ".[EXTRA]"`, in a clone, adds an optional package and what it requires.
+Written by `make test-extras`: whether pip finds versions that agree with `constraints.txt`, in an environment with the
+requirements of classwise, Python {python} and torch {torch}.
 
 Where pip would replace torch, name its version: `pip install ".[EXTRA]" torch=={public}`.
 
-| extra | result | pip would install |
-| --- | --- | --- |
+| extra | for | result | packages |
+| --- | --- | --- | --- |
 """
+PURPOSES = {
+    "tensorboard": "[trackers](../how-to/trackers.md) of trainings",
+    "mlflow": "[trackers](../how-to/trackers.md) of trainings",
+    "wandb": "[trackers](../how-to/trackers.md) of trainings",
+    "masks": "masks of the foreground by OpenCV, for experiments on backgrounds",
+    "fairlearn": "`Outcomes.to_metricframe`",
+    "datasets": "[data sets of Hugging Face](data.md) that your code loads; their saved folders need no package",
+    "hf": "models of the Hugging Face Hub, [`hf:`](models.md)",
+    "timm": "models of timm, [`timm:`](models.md)",
+    "torchvision": "models of torchvision, [`torchvision:`](models.md)",
+    "robustbench": "models of RobustBench, [`robustbench:`](../how-to/robustbench.md)",
+    "onnx": "[ONNX files](models.md) as models",
+    "maite": "[protocols of MAITE](../how-to/maite.md)",
+    "ray": "[sweeps and shards on Ray](../how-to/executors.md)",
+    "slurm": "[sweeps and shards on Slurm](../how-to/executors.md)",
+}
 
 
 @dataclass(frozen=True)
@@ -63,8 +80,8 @@ class Resolution:
         result = "resolves" if self.resolved else "does not resolve"
         if self.replaced:
             result += f", replaces {', '.join(self.replaced)}"
-        packages = ", ".join(f"{name} {version}" for name, version in sorted({**self.added, **self.replaced}.items()))
-        return f"| `{extra}` | {result}{f' ({self.conflict})' if self.conflict else ''} | {packages} |\n"
+        reason = f" ({self.conflict})" if self.conflict else ""
+        return f"| `{extra}` | {PURPOSES[extra]} | {result}{reason} | {len({**self.added, **self.replaced})} |\n"
 
 
 def extras() -> list[str]:

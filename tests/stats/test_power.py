@@ -42,6 +42,17 @@ def test_the_images_to_exceed_a_limit(accuracy: float, limit: float) -> None:
     assert all(exact_power(images + more, accuracy, limit) >= 0.795 for more in range(1, 40, 3))
 
 
+def test_the_images_with_which_all_classes_exceed_a_limit() -> None:
+    """Their intervals are independent; equal to the planned power of the worst class."""
+    accuracy, limit = [0.8, 0.85, 0.99, 1.0], 0.5
+    images = images_to_exceed(accuracy, limit)
+    assert images is not None
+    exact, before = (np.prod([exact_power(n, one, limit) for one in accuracy]) for n in (images, images - 1))
+    assert exact >= 0.8 > before
+    planned = power(Question("above", limit), Population(np.array(accuracy)), images=images, repetitions=20_000)
+    assert planned == pytest.approx(exact, abs=0.015)
+
+
 def test_no_images_to_exceed_a_limit() -> None:
     assert images_to_exceed(0.2, 0.2) is None
     assert images_to_exceed(0.2001, 0.2) is None

@@ -50,6 +50,24 @@ class Stopping(NullProgress):
             signal.raise_signal(signal.SIGINT)
 
 
+class Listening(NullProgress):
+    """Keeps the lines of the log."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, line: str) -> None:
+        """Keep a line."""
+        self.lines.append(line)
+
+
+def audit_notes(run: Path) -> str:
+    """The warning of an audit on the training of its run; empty without one."""
+    listener = Listening()
+    audit(run, load_data("digits", split="test", subset=20), progress=listener, **AUDIT)
+    return next((part for line in listener.lines for part in line.split("; read") if "the training of" in part), "")
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
@@ -63,8 +81,10 @@ def test_an_interrupted_run_lists_its_earlier_commands_and_its_start(tmp_path: P
     more = {**START, "overrides": {**SMALL, "model.weights": str(weights)}, "out": tmp_path / "run", "epochs": 2}
     with recorded(["train", "first"]), pytest.raises(KeyboardInterrupt):
         train("at", progress=Stopping(), **more)
+    assert "has finished 1 of 2 epochs; continue it with classwise train --resume" in audit_notes(tmp_path / "run")
     with recorded(["train", "second"]):
         run = train("at", resume=True, **more)
+    assert not audit_notes(run.path)
     assert run.complete
     assert run.environment["command"] == "classwise train second"
     (earlier,) = run.environment["earlier_runs"]

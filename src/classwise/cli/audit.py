@@ -274,13 +274,13 @@ def _conclude(
         console.print_error(printable(line))
     for line in lacks:
         console.print_error(printable(f"not as required: {line}"))
+    for text in undecided:
+        console.print_error(printable(f"undecided: {text}"))
     if failed:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     if undecided or not (held or result.finished):
-        kind = "the criterion" if undecided and undecided[0] in criteria else "--fail-if"
-        verdict = f"; {kind} {undecided[0]!r} is undecided" if undecided else ""
         how = result.outcomes.meta.completion if result.finished else "--resume"
-        raise IncompleteError(f"{result.outcomes.gap}{verdict}; repeat the command with {how} to continue")
+        raise IncompleteError(f"{result.outcomes.gap}; repeat the command with {how} to continue")
     if lacks:
         raise IncompleteError(NOT_AS_REQUIRED)
 

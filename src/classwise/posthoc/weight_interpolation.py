@@ -124,7 +124,7 @@ def interpolate_weights(
         raise ClasswiseError(
             "start is required for a model that is not a run; give the initial model"
             if run is None
-            else f"{run.path} started from random weights; set start to the initial model"
+            else f"{run.path} started from random weights; give the initial model as start (--start)"
         )
     with target.writing(), listening(progress) as listener, chosen_arithmetic(options.get("precision")):
         data = as_data(data) if run is None else data

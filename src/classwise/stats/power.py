@@ -332,36 +332,42 @@ def rounded_up(images: float) -> int:
 
 
 @checked
-def images_to_exceed(accuracy: float, limit: float, target: Level = 0.8, alpha: Level = 0.05) -> int | None:
-    """The number of images of a class from which its exact lower bound exceeds a limit with a stated power.
+def images_to_exceed(accuracy: ArrayLike, limit: float, target: Level = 0.8, alpha: Level = 0.05) -> int | None:
+    """The number of images of each class from which its exact lower bound exceeds a limit with a stated power.
 
     The power of Clopper and Pearson's bound is a binomial tail. It is not monotone: the number is the smallest above
     which none of a grid has less power. For an upper bound below a limit, pass 1 minus both.
 
     Args:
-        accuracy: the true accuracy, a fraction.
+        accuracy: the true accuracy, a fraction; or (C,) those of the classes, if the bounds of all must exceed it.
         limit: the limit, a fraction.
         target: the power.
         alpha: 1 minus the coverage of the two-sided interval.
 
     Returns:
-        The number; None if it is above about `MOST_PLANNED`, or the accuracy is not above the limit.
+        The number; None if it is above about `MOST_PLANNED`, or an accuracy is not above the limit.
 
     Example:
         >>> images_to_exceed(0.3, 0.2)
         155
+        >>> images_to_exceed([0.3, 0.3, 0.9], 0.2)
+        203
     """
-    if not 0 < limit < accuracy <= 1:
+    classes = np.atleast_1d(np.asarray(accuracy, dtype=np.float64))
+    if not 0 < limit < classes.min() or classes.max() > 1:
         return None
-    about = (special.ndtri(1 - alpha / 2) + special.ndtri(target)) ** 2 / (accuracy - limit) ** 2 / 4
+    about = (special.ndtri(1 - alpha / 2) + special.ndtri(target)) ** 2 / (classes.min() - limit) ** 2 / 4
     if about > MOST_PLANNED:
         return None
-    count = np.unique(np.geomspace(1, max(4 * about, 200), 1000).astype(np.int64))
-    last = int(np.flatnonzero(_power_to_exceed(count, accuracy, limit, alpha) < target).max(initial=-1))
-    if last + 1 >= len(count):
+    for most in (max(4 * about, 200), max(16 * about, 800)):  # the second is for many classes with equal accuracies
+        count = np.unique(np.geomspace(1, most, 1000).astype(np.int64))
+        last = int(np.flatnonzero(_power_to_exceed(count, classes, limit, alpha) < target).max(initial=-1))
+        if last + 1 < len(count):
+            break
+    else:
         return None
     exact = np.arange(1 if last < 0 else count[last], count[last + 1] + 1)
-    short = int(np.flatnonzero(_power_to_exceed(exact, accuracy, limit, alpha) < target).max(initial=-1))
+    short = int(np.flatnonzero(_power_to_exceed(exact, classes, limit, alpha) < target).max(initial=-1))
     return int(exact[short + 1])
 
 
@@ -374,9 +380,11 @@ def _least_correct(count: IntArray, limit: float, alpha: float) -> FloatArray:
     return np.asarray(near[0] + below.sum(axis=0))
 
 
-def _power_to_exceed(count: IntArray, accuracy: float, limit: float, alpha: float) -> FloatArray:
+def _power_to_exceed(count: IntArray, classes: FloatArray, limit: float, alpha: float) -> FloatArray:
+    """The probability that the bounds of all classes, with so many images each, exceed the limit."""
     least = _least_correct(count, limit, alpha)
-    return np.where(least > count, 0.0, special.betainc(least, np.maximum(count - least + 1, 1), accuracy))
+    each = special.betainc(least, np.maximum(count - least + 1, 1), classes[:, None])
+    return np.asarray(np.where(least > count, 0.0, each.prod(axis=0)))
 
 
 @checked

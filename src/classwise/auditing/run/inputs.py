@@ -101,6 +101,17 @@ def training_counts_of(model: Model, class_names: tuple[str, ...]) -> tuple[int,
     return None if run is None else run.training_counts(class_names)
 
 
+def unfinished_training(model: Model) -> str:
+    """That the run which a path belongs to has not finished its training, with its epochs; empty if it has."""
+    run = _run_of(model)
+    if run is None or run.complete:
+        return ""
+    return (
+        f"warning: the training of {run.path} has finished {run.epochs_done} of {run.recipe.epochs} epochs; continue "
+        "it with classwise train --resume"
+    )
+
+
 def _run_of(model: Model) -> Run | None:
     """The run that a path belongs to; None for a module and for weights outside a run."""
     if not isinstance(model, str | os.PathLike) or not is_stored(model):

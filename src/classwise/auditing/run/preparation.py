@@ -44,6 +44,7 @@ from classwise.auditing.run.inputs import (
     stored,
     threat_for,
     training_counts_of,
+    unfinished_training,
 )
 from classwise.auditing.run.partition import pieces_of_shard, rows_of, shard_of
 from classwise.auditing.run.plan import Plan
@@ -182,7 +183,7 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         was_training=was_training,
         untrained=getattr(classifier, "fresh", None) == parameters,
         no_gradient=tried.no_gradient,
-        note=tried.note,
+        note="; ".join(filter(None, (unfinished_training(model), tried.note))),
         large_radius=large_radius_text(ball, first.shape),
         code=code,
         settings=settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.result import Audit
@@ -30,8 +31,10 @@ def size_advice(audit: Audit, threshold: Threshold) -> str:
         return impossible
     place = label if label is not None else slice(None) if _overall(threshold) else int(np.nanargmin(counts.accuracy))
     right, images = (int(values[place].sum()) for values in (counts.correct, counts.count))
-    accuracy, limit = _oriented(threshold, right / images), _oriented(threshold, float(threshold.limit))
-    needed = images_to_exceed(accuracy, limit, 0.8, audit.alpha)
+    measured: ArrayLike = _oriented(threshold, right / images)
+    if threshold.measure == "worst.low":  # the bounds of all classes must exceed the limit
+        measured = counts.accuracy[counts.count > 0]
+    needed = images_to_exceed(measured, _oriented(threshold, float(threshold.limit)), 0.8, audit.alpha)
     if needed is None or needed <= images:
         return ""
     per = "" if _overall(threshold) else f" a {formatting.singular(audit.group)}"
@@ -55,10 +58,11 @@ def size_before(threshold: Threshold, count: IntArray, names: tuple[str, ...], a
     images = int(count.sum() if _overall(threshold) else count[count > 0].min() if label is None else count[label])
     accuracy = _oriented(threshold, least_accuracy(images, _oriented(threshold, float(threshold.limit)), 0.8, alpha))
     side = "at least" if threshold.measure.endswith("low") else "at most"
-    of = "" if _overall(threshold) or label is not None else " a class"
+    alone = _overall(threshold) or label is not None
+    of, whose, others = ("", "", "") if alone else (" a class", " of the worst class", " and no other class is near it")
     return (
-        f"{formatting.counted(images, 'image')}{of} pass with a power of 80 % if the true accuracy is {side} "
-        f"{formatting.bare_percent(accuracy)} %"
+        f"{formatting.counted(images, 'image')}{of} pass with a power of 80 % if the true accuracy{whose} is {side} "
+        f"{formatting.bare_percent(accuracy)} %{others}"
     )
 
 

@@ -27,7 +27,6 @@ from benchmarks.studies import (
     percent,
     seed_of,
     shared_seeds,
-    verdict,
 )
 from benchmarks.tables import table
 from classwise.auditing.compare.comparison import Comparison
@@ -229,9 +228,9 @@ def _differences(comparison: Comparison, title: str, pairs: Sequence[tuple[str, 
         for seed in (None, *seeds) if len(seeds) > 1 else seeds:
             found = effect(comparison, first, second, seed)
             assert found is not None
-            cells = [text for value in (found.overall, found.worst) for text in (percent(value, "+"), verdict(value))]
+            cells = [percent(value, "+") for value in (found.overall, found.worst)]
             rows.append([f"{first} minus {second}", "all" if seed is None else f"{seed}", *cells])
-    heads = ["difference", "seed", "overall", "verdict", "worst class", "verdict"]
+    heads = ["difference", "seed", "overall", "worst class"]
     return table(title, heads, rows) if rows else ""
 
 

@@ -22,7 +22,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -130,7 +130,8 @@ def evaluation() -> str:
         flag, unit = option.flag, option.unit
         if flag is not None and flag.per != 1 and flag.metavar:
             unit += f" ({flag.metavar.lower()})"
-        word = "" if flag is None else f"`--{option.key.replace('_', '-')}`"
+        named = flag is not None or option.name in ("shard", "shards")  # these have options of several commands
+        word = f"`--{option.key.replace('_', '-')}`" if named else ""
         text = re.sub(r"``(.*?)``", r"`\1`", option.help)
         rows.append((f"`{option.name}`", word, f"`{option.default!r}`", unit, option.decides.value, text))
     return table(("option", "command line", "default", "unit", "decides", "description"), rows)
@@ -265,7 +266,9 @@ def parts(registry: Registry[Any], *, summaries: bool = False) -> str:
         example = getattr(cls, "example", "")
         if any(not setting.default and setting.name in example for setting in settings):
             text = f"{text} Example: `{example}`.".strip()
-        found[name] = (text or "No settings." * (not settings), settings, [line_of(source) for source in sources(cls)])
+        if not (text or settings):
+            text = "No settings of its own."
+        found[name] = (text, settings, [line_of(source) for source in sources(cls)])
     return described(found)
 
 
@@ -386,11 +389,12 @@ def _passes(recipe: Recipe) -> str:
 
 
 def _defaults(registry: Registry[Any], name: str, cls: Any) -> dict[str, Any]:
-    """The settings of a part with their defaults; those of its example if it has settings without a default."""
+    """The settings of a part with their defaults; None for those without a default."""
     try:
         found = describe(registry, make(registry, name))
     except ClasswiseError:
-        found = describe(registry, make(registry, cls.example))
+        required = [one.name for one in fields(cls) if one.default is MISSING and one.default_factory is MISSING]
+        found = {**describe(registry, make(registry, cls.example)), **dict.fromkeys(required)}
     return {key: value for key, value in found.items() if key != "name"}
 
 

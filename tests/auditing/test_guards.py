@@ -690,6 +690,13 @@ def test_a_gradient_free_attack_of_few_queries_does_not_replace_the_probe() -> N
     assert "no-black-box" in found
 
 
+def test_few_queries_on_many_images_do_not_replace_the_probe() -> None:
+    """The sample has 128 images at most; ten queries of each of 1,500 images are more than 100 for each of these."""
+    many = toys.images(1500, strength=STRENGTH)
+    found = names_of(data=many, attacks=[ConstantLoss(steps=20), "square:steps=10"], threat="Linf:0.05")
+    assert "no-black-box" in found
+
+
 def test_without_square_there_is_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {name: path for name, path in ATTACKS.items() if name != "square"}
     monkeypatch.setattr(ATTACKS, "_entries", others)

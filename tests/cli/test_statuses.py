@@ -267,6 +267,24 @@ def test_a_gate_keeps_its_verdict_when_stdout_is_closed(
         assert ("failed: " in capsys.readouterr().err) == (status == 1)
 
 
+@pytest.mark.parametrize(("condition", "status"), [("worst(all) < 0", 1), ("worst(all) < -1", 0), (None, 141)])
+def test_a_gate_of_a_comparison_keeps_its_verdict_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str | None, status: int
+) -> None:
+    labels = [0, 1] * 20
+    for name, attacked in (("former", labels), ("new", [1, 1] * 20)):
+        outcomes = cw.Outcomes.from_predictions(labels, labels, {"pgd": attacked})
+        cw.Audit(outcomes, name=name).save(tmp_path / name)
+    words = ["compare", str(tmp_path / "former"), str(tmp_path / "new")]
+    words += [f"--fail-if={condition}"] if condition else []
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1, encoding="utf-8") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert main(words) == status
+        monkeypatch.undo()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["audit --help", "--version"])

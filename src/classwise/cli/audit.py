@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -154,7 +152,7 @@ def audit(
         page = page or named
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             lacks = lacking_now(result, policy)
-            with _decided(thresholds), printing_beside(page):
+            with console.status_decided(decided=bool(thresholds)), printing_beside(page):
                 cw.report(result, page, run=run)
             build.write(result, thresholds, page, policy, lacks)
             trackers.log_audit(result, page)
@@ -257,7 +255,7 @@ def _conclude(
     undecided = [text for text, holds in held.items() if holds is None]
     if lacks:  # then no criterion is passed
         held |= {text: held[text] or None for text in criteria}
-    with _decided(thresholds), printing_beside(page):
+    with console.status_decided(decided=bool(thresholds)), printing_beside(page):
         if json:
             facts = audit_facts(result) | {"folder": str(folder), "page": str(page)}
             required = {} if policy is None else {"not_as_required": lacks}
@@ -283,11 +281,6 @@ def _conclude(
         raise IncompleteError(f"{result.outcomes.gap}; repeat the command with {how} to continue")
     if lacks:
         raise IncompleteError(NOT_AS_REQUIRED)
-
-
-def _decided(thresholds: dict[str, Threshold]) -> AbstractContextManager[None]:
-    """Ignore errors of printing once the thresholds are decided."""
-    return console.status_decided() if thresholds else contextlib.nullcontext()
 
 
 _LEAST = {

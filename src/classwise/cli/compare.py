@@ -131,7 +131,7 @@ def compare(
         beside = Path() if page is None or is_stdout(page) else page.parent
         folder = new_folder(exported.files or beside / "files")
         files = cw.export(comparison, folder, exported.formats, **exported.settings)
-    with printing_beside(page):
+    with console.status_decided(decided=bool(thresholds)), printing_beside(page):
         if page is not None:
             cw.report(comparison, page)
         if json:

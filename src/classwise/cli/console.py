@@ -62,8 +62,15 @@ def resumable(how: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def status_decided() -> Iterator[None]:
-    """Print results after the exit status is decided: a closed pipe or terminal does not change it."""
+def status_decided(*, decided: bool = True) -> Iterator[None]:
+    """Print results after the exit status is decided: a closed pipe or terminal does not change it.
+
+    Args:
+        decided: whether it is; if not, the error of a closed pipe is raised.
+    """
+    if not decided:
+        yield
+        return
     try:
         yield
         sys.stdout.flush()

@@ -62,21 +62,22 @@ def write(
     from classwise.reporting.evidence.supplements import kind_of
 
     report = cw.evidence([*audits], policy, new_folder(out), card=card)
-    if json:
-        console.show_json(report.facts)
-    else:
-        console.echo(report.facts["criteria_sentence"])
-        folders = [path for path in audits if kind_of(path) is None]
-        for folder, audit in zip(folders, report.facts["audits"], strict=True):
-            lines = [f"{row['status']}: {row['detail']}" for row in audit["criteria"]]
-            lines += [f"not as required: {line}" for line in audit["not_as_required"]]
-            lines += [f"beside it: {other['name']}: {other_text(other)}" for other in audit["others"]]
-            console.echo(*(printable(f"{folder}: {line}") for line in lines))
-        console.echo(f"verdict: {report.verdict}")
-        console.echo(f"report number: {report.facts['number']}")
-        console.echo(f"page: {report.page}")
-        if card:
-            console.echo(f"card: {report.folder / CARD}")
+    with console.status_decided():
+        if json:
+            console.show_json(report.facts)
+        else:
+            console.echo(report.facts["criteria_sentence"])
+            folders = [path for path in audits if kind_of(path) is None]
+            for folder, audit in zip(folders, report.facts["audits"], strict=True):
+                lines = [f"{row['status']}: {row['detail']}" for row in audit["criteria"]]
+                lines += [f"not as required: {line}" for line in audit["not_as_required"]]
+                lines += [f"beside it: {other['name']}: {other_text(other)}" for other in audit["others"]]
+                console.echo(*(printable(f"{folder}: {line}") for line in lines))
+            console.echo(f"verdict: {report.verdict}")
+            console.echo(f"report number: {report.facts['number']}")
+            console.echo(f"page: {report.page}")
+            if card:
+                console.echo(f"card: {report.folder / CARD}")
     if report.verdict == "failed":
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
     if report.verdict == "not as required":
@@ -174,9 +175,10 @@ def verify(
     found = verified(folder, audits or [], model=network, images=images, rerun=number, seed=seed)
     for line in found.differences:
         console.print_error(printable(f"differs: {line}"))
-    if not found.differences:
-        console.echo(printable(f"{folder}: the digests match, and its audits and its policy give the same report"))
-    for line in (*found.notes, *code_notes(folder)):
-        console.echo(printable(line))
+    with console.status_decided():
+        if not found.differences:
+            console.echo(printable(f"{folder}: the digests match, and its audits and its policy give the same report"))
+        for line in (*found.notes, *code_notes(folder)):
+            console.echo(printable(line))
     if found.differences:
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)

@@ -18,7 +18,7 @@ class ExitStatus(enum.IntEnum):
         3,
         (
             "neither passed nor failed: the evaluation or the sweep is incomplete (--resume continues it), "
-            "or is not as its policy requires"
+            "or, having run, is not as its policy requires"
         ),
     )
     USER_CODE = 4, "user code (a model, an attack, a callable) raised or exited; --debug prints the trace"

@@ -77,16 +77,17 @@ def audit_all_seeds(
     held = {text: [seed for seed, holds in decisions.items() if holds] for text, decisions in decided.items()}
     lacks = {seed: lacking_now(audit, policy) for seed, audit in audits.items()}
     withheld = policy.fail_if if policy is not None and any(lacks.values()) else ()
-    if json:
-        required = {} if policy is None else {"not_as_required": lacks}
-        facts = _facts(folder, whole, held, len(runs))
-        facts["fail_if"] |= {text: facts["fail_if"][text] or None for text in withheld}
-        console.show_json(facts | required)
-    else:
-        _show(folder, whole, len(runs))
-        for text, decisions in decided.items():
-            if text not in withheld and len(decisions) == len(runs) and {*decisions.values()} == {False}:
-                console.echo(f"passed: {decision_text(text, fails=False)} for every seed")
+    with console.status_decided(decided=bool(thresholds)):
+        if json:
+            required = {} if policy is None else {"not_as_required": lacks}
+            facts = _facts(folder, whole, held, len(runs))
+            facts["fail_if"] |= {text: facts["fail_if"][text] or None for text in withheld}
+            console.show_json(facts | required)
+        else:
+            _show(folder, whole, len(runs))
+            for text, decisions in decided.items():
+                if text not in withheld and len(decisions) == len(runs) and {*decisions.values()} == {False}:
+                    console.echo(f"passed: {decision_text(text, fails=False)} for every seed")
     for text, seeds in held.items():
         if seeds:
             console.echo(f"failed: {decision_text(text, fails=True)} (seeds {', '.join(map(str, seeds))})", err=True)

@@ -312,13 +312,19 @@ QUERY_SHARE = 0.05
 def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
     """Square with few queries; None if it is not needed, not registered, or does not support the norm."""
     robust = int(evidence.survivors.sum())
-    # Any number of images may leave such an attack early, but each survivor has all of its queries.
-    searched = any(evidence.outcomes.passes[label].forward >= QUERIES * robust for label in evidence.black_box)
+    searched = any(_queries(evidence, label) >= QUERIES for label in evidence.black_box)
     if searched or not evidence.attacked or not robust or "square" not in ATTACKS:
         return None
     queries = int(QUERY_SHARE * evidence.attack_passes / robust)
     attack: Attack = make(ATTACKS, {"name": "square", "steps": min(max(queries, QUERIES), MOST_QUERIES)})
     return attack if probe.threat.norm in attack.norms else None
+
+
+def _queries(evidence: Evidence, label: str) -> float:
+    """The mean number of queries of an attack on the images that stay robust to it, which take all of its steps."""
+    rows = evidence.outcomes.rows(label)
+    queries = rows["forwards"][rows["correct"] & (rows["forwards"] > 0)]
+    return float(queries.mean()) if len(queries) else 0.0
 
 
 def _search_cost(evidence: Evidence, probe: Probe) -> int:

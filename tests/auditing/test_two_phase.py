@@ -89,6 +89,14 @@ def test_the_estimate_is_of_the_full_audit(sampled: Audit, full: Audit) -> None:
     assert (full.by_class["pgd"] > full.by_class["all"]).any()  # the second phase succeeds on something
 
 
+def test_the_guards_run_on_an_estimate(data: Images, tmp_path: Path) -> None:
+    """They read the outcomes, of which the second phase has some only."""
+    options = QUICK | {"guards": "full", "out": tmp_path / "audit"}
+    found = cw.audit(model(), data, EPSILON, "autoattack", settle=SETTLE, **options)
+    assert found.guards is not None
+    assert result(found).estimate.settled
+
+
 @pytest.mark.parametrize(
     ("limit", "reason"), [(None, "they are outside the sample"), (1e-6, "the time limit was reached")]
 )

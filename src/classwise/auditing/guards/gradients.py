@@ -322,7 +322,8 @@ def _short_search(evidence: Evidence, probe: Probe) -> Attack | None:
 
 def _queries(evidence: Evidence, label: str) -> float:
     """The mean number of queries of an attack on the images that stay robust to it, which take all of its steps."""
-    rows = evidence.outcomes.rows(label)
+    frame = evidence.outcomes.frame
+    rows = frame[frame["attack"] == label]
     queries = rows["forwards"][rows["correct"] & (rows["forwards"] > 0)]
     return float(queries.mean()) if len(queries) else 0.0
 

@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import numpy as np
 import pydantic
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from classwise.core.compute.tensors import as_array
-from classwise.core.errors import unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings import limits
 
 logger = logging.getLogger(__name__)
@@ -93,6 +94,40 @@ def log_empty_classes(names: Sequence[str], counts: Sequence[int], where: str) -
     if empty:
         shown = ", ".join(empty[:3]) + (", ..." if len(empty) > 3 else "")
         logger.warning("%s: no images of %d of %d classes: %s", where, len(empty), len(names), shown)
+
+
+def in_order(
+    classes: Sequence[int | str], names: Sequence[str], values: NDArray[Any], where: str
+) -> tuple[tuple[int | str, ...], list[str]]:
+    """The labels of classes in an order, and their names, of data that name integer labels in ascending order.
+
+    Args:
+        classes: the classes in the order of the model's logits: labels, or names.
+        names: the name of each label; labels are 0, 1, 2, ..., or from 1 on if 0 does not occur and the last one does.
+        values: the labels of the images, integers.
+        where: the prefix of an error message.
+
+    Raises:
+        ClasswiseError: if there is another number of names than of classes.
+
+    Example:
+        >>> in_order(["dog", "cat"], ["cat", "dog"], np.array([1, 2, 2]), "pets.npz")
+        ((2, 1), ['dog', 'cat'])
+        >>> in_order([2, 1], ["cat", "dog"], np.array([1, 2, 2]), "pets.npz")
+        ((2, 1), ['dog', 'cat'])
+    """
+    if len(classes) != len(names):
+        raise ClasswiseError(
+            f"{where}: {len(names)} class names, but classes= has {len(classes)} classes; give as many"
+        )
+    if {*map(str, classes)} == {*names}:
+        first = int(values.size > 0 and values.min() > 0 and values.max() == len(names))
+        return tuple(first + [*names].index(str(name)) for name in classes), [str(name) for name in classes]
+    try:
+        ascending = sorted(classes, key=int)
+    except ValueError:
+        ascending = sorted(classes, key=str)  # then `encode_labels` names a label that is none of them
+    return tuple(classes), [names[ascending.index(label)] for label in classes]
 
 
 def encode_labels(values: Any, classes: Sequence[int | str] | None, where: str) -> tuple[Any, tuple[str, ...] | None]:

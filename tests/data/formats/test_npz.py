@@ -102,3 +102,38 @@ def test_labels_of_text_have_one_number_in_all_splits(tmp_path: Path, caplog: py
     images = load_data(tmp_path / "a.npz")
     assert (images.class_names, images.y.tolist()) == (("a", "b", "c"), [2, 0])
     assert "no images of 1 of 3 classes: b" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes"),
+    [
+        ([1, 2, 3], "elk,cat,dog"),
+        ([1, 2, 3], "3,1,2"),
+        ([0, 1, 2], "elk,cat,dog"),
+        ([0, 1, 2], "2,0,1"),
+        (["cat", "dog", "elk"], "elk,cat,dog"),
+    ],
+)
+def test_names_follow_the_order_of_classes(tmp_path: Path, labels: list[Any], classes: str) -> None:
+    """Each image keeps the name of its label, whether the order is given by labels or by names."""
+    np.savez(tmp_path / "a.npz", x=X[:3], y=np.array(labels), class_names=np.array(["cat", "dog", "elk"]))
+    images = load_data(tmp_path / "a.npz", classes=classes)
+    assert images.class_names == ("elk", "cat", "dog")
+    assert [images.class_names[label] for label in images.y] == ["cat", "dog", "elk"]
+
+
+def test_more_than_ten_labels_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    names = [f"class-{number:02}" for number in range(1, 13)]
+    np.savez(tmp_path / "a.npz", x=np.repeat(X[:1], 12, axis=0), y=np.arange(1, 13), class_names=np.array(names))
+    assert load_data(tmp_path / "a.npz", classes="1..12").class_names == tuple(names)
+
+
+def test_labels_from_one_on_are_advised_to_be_named(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y + 1, class_names=np.array(["a", "b", "c"]))
+    refused(r"labels 1 to 3, and 3 class names; give classes=1\.\.3", tmp_path / "a.npz")
+
+
+def test_classes_that_the_file_does_not_have(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y, class_names=np.array(["a", "b", "c"]))
+    refused("3 class names, but classes= has 2 classes; give as many", tmp_path / "a.npz", classes="a,b")
+    refused(r"unknown label in .*: '0'; known: x, y, z", tmp_path / "a.npz", classes="x,y,z")

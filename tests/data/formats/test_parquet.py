@@ -23,6 +23,13 @@ def test_pixels_labels_and_names(tmp_path: Path) -> None:
     assert (images.name, images.split) == ("set", "")
 
 
+@pytest.mark.parametrize("classes", ["dog,cat", "1,0"])
+def test_names_follow_the_order_of_classes(tmp_path: Path, classes: str) -> None:
+    file = write_parquet(tmp_path / "set.parquet", names={"label": ["cat", "dog"]}, label=[0, 1, 0, 1, 1, 1])
+    images = load_data(file, classes=classes)
+    assert (images.class_names, images.y.tolist()) == (("dog", "cat"), [1, 0, 1, 0, 0, 0])
+
+
 def test_without_metadata_and_with_other_names_of_columns(tmp_path: Path) -> None:
     file = write_parquet(tmp_path / "set.parquet", column="img", digit=[0, 2, 0, 2, 1, 1])
     assert load_data(file).class_names == ("0", "1", "2")

@@ -17,7 +17,7 @@ from classwise.core.settings.config import configurable
 from classwise.data.formats.base import Format, decoded, split_of_file
 from classwise.data.image_names import text_of
 from classwise.data.images import Images
-from classwise.data.labels import Classes, encode_labels, log_empty_classes
+from classwise.data.labels import Classes, encode_labels, in_order, log_empty_classes
 from classwise.data.layout import channels_first
 
 _IMAGES = ("x", "images", "data")
@@ -88,7 +88,16 @@ class Npz(Format):
             raise
         except _DAMAGED as error:
             raise ClasswiseError(f"{path} is truncated or not a .npz file of plain arrays: {error}") from error
-        y, labels = encode_labels(y, self.classes or (names if y.dtype.kind in "US" else None), f"{path}, labels")
+        is_text, classes = y.dtype.kind in "US", self.classes
+        if names is not None and classes is not None:  # of text, the labels are the names
+            if is_text:
+                names = None
+            else:
+                classes, names = in_order(classes, names, y, str(path))
+        elif names is not None and not is_text and y.dtype.kind in "iu" and y.size and y.max() >= len(names):
+            advice = f"give classes={y.min()}..{y.max()}"
+            raise ClasswiseError(f"{path}: labels {y.min()} to {y.max()}, and {len(names)} class names; {advice}")
+        y, labels = encode_labels(y, classes or (names if is_text else None), f"{path}, labels")
         if labels is not None:
             log_empty_classes(labels, np.bincount(y, minlength=len(labels)).tolist(), str(path))
         return Images(

@@ -20,7 +20,7 @@ from classwise.data.formats.base import Format
 from classwise.data.image_files import Decoder, stack
 from classwise.data.image_names import KEYS, text_of
 from classwise.data.images import ONE_CLASS, Column, Images, check_labels
-from classwise.data.labels import Classes, encode_labels, log_empty_classes
+from classwise.data.labels import Classes, encode_labels, in_order, log_empty_classes
 
 _LABELS = ("label", "fine_label", "labels")
 _COARSE = "coarse_label"
@@ -237,14 +237,17 @@ def _column(tables: Sequence[pa.Table], name: str, features: Features, file: Pat
         raise ClasswiseError(f"{file}: column {name!r} has empty cells")
     stored = np.concatenate([table.column(name).to_numpy() for table in tables])
     where = f"{file}, column {name!r}"
+    names = features.get(name, {}).get("names")
+    if names and (not isinstance(names, list) or not all(isinstance(text, str) for text in names)):
+        raise ClasswiseError(f"{where}: the class names in the metadata must be a list of strings")
+    named = names if stored.dtype.kind in "iu" else None
+    if named and classes is not None:
+        classes, named = in_order(classes, named, stored, where)
     encoded, labels = encode_labels(stored, classes, where)
     values = np.asarray(encoded).astype(np.int64)
     if labels is not None:
-        return Column(torch.from_numpy(values), labels)
-    names = features.get(name, {}).get("names")
+        return Column(torch.from_numpy(values), tuple(named or labels))
     if names:
-        if not isinstance(names, list) or not all(isinstance(text, str) for text in names):
-            raise ClasswiseError(f"{where}: the class names in the metadata must be a list of strings")
         limits.check_classes(len(names), len(values), where)
         return Column(torch.from_numpy(values), tuple(names))
     limits.check_classes(int(values.max()) + 1, len(values), where)

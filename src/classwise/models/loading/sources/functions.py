@@ -89,7 +89,7 @@ class Function(ModelSource):
             option = "--width VALUE" if missing[0] == "width" else f"--model-set {missing[0]}=VALUE"
             raise ClasswiseError(
                 f"model {name!r} cannot be built: missing a required argument: {', '.join(map(repr, missing))}; "
-                f"pass it as an option ({option})"
+                f"pass it as an option ({option}), or name a function that returns the model"
             )
         first = [
             values.pop(key)

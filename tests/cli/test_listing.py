@@ -137,6 +137,9 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     assert shown["epochs"] == 60
     assert Recipe.read(shown).parts == Recipe.read("trades-awp", {"epochs": 60}).parts
     assert yaml.safe_load(classwise("recipes", "show", "standard").out)["threat"] is None
+    set_by = "# in training, the objective sets attack.random_init: normal, attack.objective: kl"
+    assert classwise("recipes", "show", "trades").out.splitlines()[-1] == set_by
+    assert "#" not in classwise("recipes", "show", "cfa-at").out
     for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
         assert "expected one recipe" in classwise("recipes", *words).refusal
 

@@ -264,6 +264,8 @@ def recipes(
         classwise recipes cfa-at --budget short
         classwise recipes cfa-at --set epochs=60 > mine.yaml
     """  # noqa: D301  # \b keeps the lines of the example apart
+    from classwise.attacks import ATTACKS
+    from classwise.core.settings.config import describe, make
     from classwise.training.recipe import all_recipes
     from classwise.training.recipe_files import budgets_of
     from classwise.training.step_sizes import base_step
@@ -319,6 +321,11 @@ def recipes(
         console.show_json(dataclasses.asdict(recipe))
     else:
         typer.echo(recipe.yaml().rstrip())
+        inner = make(ATTACKS, recipe.attack)
+        asked, used = (describe(ATTACKS, attack) for attack in (inner, recipe.parts.objective.inner(inner)))
+        changed = [f"attack.{field}: {value}" for field, value in used.items() if asked.get(field) != value]
+        if changed:
+            typer.echo(f"# in training, the objective sets {', '.join(changed)}")
 
 
 def cite(

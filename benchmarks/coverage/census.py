@@ -166,8 +166,9 @@ def page(census: Sequence[Entry], found: Mapping[str, Least]) -> str:
 
 NOTES = f"""# Coverage of intervals
 
-{{count}} intervals and tests have a coverage of at least {{least:.1f}} % at a nominal 95 %, in the regimes where they
-are most likely to fail: few images, ties, accuracies near 0 and 1, many classes, long tails.
+{{count}} intervals and tests have a coverage of at least {{least:.1f}} % at a nominal 95 %, where no other level is
+stated, in the regimes where they are most likely to fail: few images, ties, accuracies near 0 and 1, many classes,
+long tails.
 `python -m benchmarks interval-coverage` simulates functions of the package; the regimes are in `benchmarks/coverage`.
 
 - **Least coverage**: the share of simulated samples whose interval contains the truth, in percent, in the regime where

@@ -139,9 +139,15 @@ def test_a_shown_recipe_has_every_default(classwise: Classwise) -> None:
     assert yaml.safe_load(classwise("recipes", "show", "standard").out)["threat"] is None
     set_by = "# in training, the objective sets attack.random_init: normal, attack.objective: kl"
     assert classwise("recipes", "show", "trades").out.splitlines()[-1] == set_by
-    assert "#" not in classwise("recipes", "show", "cfa-at").out
     for words in (["show"], ["show", "at", "trades"], ["at", "trades"]):
         assert "expected one recipe" in classwise("recipes", *words).refusal
+
+
+def test_every_recipe_is_shown_and_read_again(classwise: Classwise) -> None:
+    for name in recipe_names():
+        said = classwise("recipes", "show", name)
+        assert said.status == 0, said.err
+        assert Recipe.read(yaml.safe_load(said.out)).parts == Recipe.read(name).parts
 
 
 @pytest.mark.parametrize("threat", [(), ("--set", "threat=null")])

@@ -268,7 +268,7 @@ def recipes(
     from classwise.core.settings.config import describe, make
     from classwise.training.recipe import all_recipes
     from classwise.training.recipe_files import budgets_of
-    from classwise.training.step_sizes import base_step
+    from classwise.training.step_sizes import base_step, with_absolute_step
 
     wanted = pairs(overrides)
     names = list(words or ())
@@ -321,8 +321,9 @@ def recipes(
         console.show_json(dataclasses.asdict(recipe))
     else:
         typer.echo(recipe.yaml().rstrip())
-        inner = make(ATTACKS, recipe.attack)
-        asked, used = (describe(ATTACKS, attack) for attack in (inner, recipe.parts.objective.inner(inner)))
+        parts = recipe.parts
+        asked = describe(ATTACKS, make(ATTACKS, with_absolute_step(recipe.attack, parts.threat)))
+        used = describe(ATTACKS, parts.attack)
         changed = [f"attack.{field}: {value}" for field, value in used.items() if asked.get(field) != value]
         if changed:
             typer.echo(f"# in training, the objective sets {', '.join(changed)}")

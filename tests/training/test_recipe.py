@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from classwise.core.errors import ClasswiseError
 from classwise.threat.ball import Threat
 from classwise.training.lr_schedules import Constant, Cosine, Cyclic, LRSchedule, MultiStep, OneCycle, PiecewiseLinear
 from classwise.training.recipe import Recipe
@@ -298,3 +299,17 @@ def test_the_digest_ignores_names_and_paths_only() -> None:
 def test_lr_schedules_by_hand(rate: LRSchedule, expected: dict[float, float]) -> None:
     for progress, factor in expected.items():
         assert rate.factor(progress) == pytest.approx(factor, abs=1e-12)
+
+
+def test_data_and_model_may_be_text() -> None:
+    as_text = Recipe.read(
+        "at", {"data": "digits:subset=100", "model": "small-cnn:width=0.5", "model.options": {"depth": 2}}
+    )
+    plain = {
+        "data": {"name": "digits", "subset": 100},
+        "model": {"name": "small-cnn", "width": 0.5, "options": {"depth": 2}},
+    }
+    assert as_text == Recipe.read("at", plain)
+    assert Recipe.read("at", {"model": "mynets:Net"}).model.name == "mynets:Net"
+    with pytest.raises(ClasswiseError, match=r"recipe has no field 'model\.depth'; did you mean 'model\.width'"):
+        Recipe.read("at", {"model": "small-cnn:depth=2"})

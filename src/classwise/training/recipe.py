@@ -88,8 +88,8 @@ class Recipe:
         name: the name of the recipe.
         description: a one-sentence description.
         source: the source of the settings.
-        data: the training data.
-        model: the model.
+        data: the training data; `read` also accepts text such as ``"cifar10:subset=5000"``.
+        model: the model; `read` also accepts text such as ``"small-cnn:width=0.5"``.
         threat: the threat model of training, such as ``"Linf:8/255"``; None for the default of the data set.
         objective: the loss.
         attack: the attack of the inner maximisation; the objective may set its loss and random initialisation. A step
@@ -463,9 +463,18 @@ def all_recipes() -> Mapping[str, Recipe]:
     return recipes
 
 
+def _as_mapping(value: object) -> object:
+    """Text such as ``small-cnn:width=0.5`` as a mapping; any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    name, options = parse_spec(value)
+    return {"name": name, **options}
+
+
 def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
     """Build a recipe, but not its parts, from plain values; errors in nested settings name the nested field."""
     plain = dict(values)
+    plain |= {key: _as_mapping(plain[key]) for key in ("data", "model") if key in plain}
     data = plain.get("data")
     if isinstance(data, Mapping) and isinstance(data.get("unlabelled"), Mapping):
         unlabelled = build(UnlabelledSettings, data["unlabelled"], "recipe", "data.unlabelled")

@@ -128,6 +128,15 @@ def test_more_than_ten_labels_are_in_the_order_of_numbers(tmp_path: Path) -> Non
     assert load_data(tmp_path / "a.npz", classes="1..12").class_names == tuple(names)
 
 
+def test_the_first_label_is_that_of_all_splits(tmp_path: Path) -> None:
+    """The test split has the labels 1 and 2, which alone could be those of the second and the third name."""
+    names = np.array(["cat", "dog", "elk"])
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y + 1, x_test=X[:2], y_test=np.array([1, 2]), class_names=names)
+    images = load_data(tmp_path / "a.npz", split="test", classes="elk,cat,dog")
+    assert [images.class_names[label] for label in images.y] == ["cat", "dog"]
+    refused(r"labels 1 to 3, and 3 class names; give classes=1\.\.3", tmp_path / "a.npz", split="test")
+
+
 def test_labels_from_one_on_are_advised_to_be_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=X, y=Y + 1, class_names=np.array(["a", "b", "c"]))
     refused(r"labels 1 to 3, and 3 class names; give classes=1\.\.3", tmp_path / "a.npz")

@@ -79,8 +79,11 @@ class Npz(Format):
                 y = _pick(archive, _LABELS, split, path)
                 files = _image_names(archive, x.shape[:1], split, path)
                 names = _class_names(archive, path) if "class_names" in archive else None
+                keys = [key for key in archive if by_split and key.rpartition("_")[0] in _LABELS]
+                every = y  # the labels of all splits, from which the first one is known
+                if names is not None and keys and y.dtype.kind in "iu":
+                    every = np.concatenate([_array(archive, key, path).ravel() for key in keys])
                 if names is None and by_split and y.dtype.kind in "US" and self.classes is None:
-                    keys = [key for key in archive if key.rpartition("_")[0] in _LABELS]
                     names = sorted(
                         {decoded(label) for key in keys for label in np.unique(_array(archive, key, path)).tolist()}
                     )
@@ -93,10 +96,11 @@ class Npz(Format):
             if is_text:
                 names = None
             else:
-                classes, names = in_order(classes, names, y, str(path))
-        elif names is not None and not is_text and y.dtype.kind in "iu" and y.size and y.max() >= len(names):
-            advice = f"give classes={y.min()}..{y.max()}"
-            raise ClasswiseError(f"{path}: labels {y.min()} to {y.max()}, and {len(names)} class names; {advice}")
+                classes, names = in_order(classes, names, every, str(path))
+        elif names is not None and every.dtype.kind in "iu" and every.size and every.max() >= len(names):
+            found = every.min(), every.max()
+            advice = "give classes={}..{}".format(*found)
+            raise ClasswiseError(f"{path}: labels {found[0]} to {found[1]}, and {len(names)} class names; {advice}")
         y, labels = encode_labels(y, classes or (names if is_text else None), f"{path}, labels")
         if labels is not None:
             log_empty_classes(labels, np.bincount(y, minlength=len(labels)).tolist(), str(path))

@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,7 @@ from benchmarks.implementations import (
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.compute.precision import fastest
-from classwise.core.errors import unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.config import make
 from classwise.data import Images, load_data
 from classwise.models import load_model
@@ -72,6 +72,18 @@ def checkpoint() -> Checkpoint:
     if CHECKPOINT not in MODELS:
         raise unknown("checkpoint", CHECKPOINT, MODELS)
     return MODELS[CHECKPOINT]
+
+
+def of_checkpoints(section: Callable[[str], str]) -> str:
+    """A section for each checkpoint, or for that of the variable ``MODEL``; one without its data set is skipped."""
+    chosen = os.environ.get("MODEL")
+    shown = []
+    for name in [chosen] if chosen else MODELS:
+        try:
+            shown.append(section(name))
+        except ClasswiseError as error:
+            shown.append(f"{name} was skipped: {error}\n")
+    return "\n".join(shown)
 
 
 def selected_tasks(*, quick: bool, names: tuple[str, ...] | None = None) -> list[Task]:

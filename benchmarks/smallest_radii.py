@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import os
 
-from benchmarks.measurements import CHECKPOINTS, KEEP, MODELS
+from benchmarks.measurements import CHECKPOINTS, KEEP, MODELS, of_checkpoints
 from benchmarks.tables import table
 from classwise.auditing.curve.optimality import optimality
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.core.errors import ClasswiseError
 from classwise.data import load_data
 from classwise.models import load_model
 
@@ -45,28 +44,19 @@ def curves(name: str, count: int) -> dict[str, Curve]:
 
 def run(*, quick: bool) -> str:
     count = 20 if quick else int(os.environ.get("IMAGES", "200"))
-    chosen = os.environ.get("MODEL")
-    shown = []
-    for name in [chosen] if chosen else MODELS:
-        try:
-            found = curves(name, count)
-        except ClasswiseError as error:
-            shown.append(f"{name} was skipped: {error}\n")
-            continue
+
+    def section(name: str) -> str:
+        found = curves(name, count)
         frame = optimality(found)
         rows = [
             [str(group), str(row.pop("n")), *(f"{value:.3f}" for value in row.values())]
             for group, row in zip(frame.index, frame.to_dict("records"), strict=True)
         ]
         rows.append(["passes of an image", "", *(f"{passes(curve):,.0f}" for curve in found.values())])
-        shown.append(
-            table(
-                f"Optimality by class, {name}, radii up to {2 * MODELS[name].linf:.3g}",
-                ["class", "images", *found],
-                rows,
-            )
-        )
-    return "\n".join(shown)
+        title = f"Optimality by class, {name}, radii up to {2 * MODELS[name].linf:.3g}"
+        return table(title, ["class", "images", *found], rows)
+
+    return of_checkpoints(section)
 
 
 def passes(curve: Curve) -> float:

@@ -18,12 +18,11 @@ import numpy as np
 import torch
 
 from benchmarks.implementations import BATCH
-from benchmarks.measurements import CHECKPOINTS, KEEP, MODELS
+from benchmarks.measurements import CHECKPOINTS, KEEP, MODELS, of_checkpoints
 from benchmarks.tables import table
 from classwise.attacks import ATTACKS
 from classwise.attacks.engine import Engine, Job
 from classwise.core.compute.precision import fastest
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import make
 from classwise.data import load_data
 from classwise.models import load_model
@@ -88,17 +87,13 @@ def row(name: str, result: Result) -> list[str]:
 
 def run(*, quick: bool) -> str:
     count = 64 if quick else int(os.environ.get("IMAGES", "500"))
-    chosen = os.environ.get("MODEL")
-    shown = []
-    for name in [chosen] if chosen else MODELS:
-        try:
-            found = results(name, count, MEMBERS)
-        except ClasswiseError as error:
-            shown.append(f"{name} was skipped: {error}\n")
-            continue
+
+    def section(name: str) -> str:
+        found = results(name, count, MEMBERS)
         rows = [row(attack, result) for attack, result in found.items()]
         rows += [row(" + ".join(suite), cascade([found[attack] for attack in suite])) for suite in CASCADES]
         title = f"Successes within a number of passes of an image, {name}, Linf {MODELS[name].linf:.3g}"
         images = f"{len(found[MEMBERS[0]].success)} correctly classified images of {count}.\n"
-        shown.append(table(title, HEADER, rows) + "\n" + images)
-    return "\n".join(shown)
+        return table(title, HEADER, rows) + "\n" + images
+
+    return of_checkpoints(section)

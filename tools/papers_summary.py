@@ -112,10 +112,11 @@ def _estimate(one: Overview) -> str:
 
 
 def _missing(one: Overview) -> str:
-    """The test images that would decide a claim, or why it is not tested."""
-    if one.shown and (needed := images_to_decide(one.shown[1], one.shown[0].evidence)):
-        return needed
-    return one.why if one.whole in ("inconclusive", "not tested") else ""
+    """The test images that would decide a claim, or why it is not tested; and what no training can test."""
+    needed = images_to_decide(one.shown[1], one.shown[0].evidence) if one.shown else ""
+    why = needed or (one.why if one.whole in ("inconclusive", "not tested") else "")
+    never = f"cannot be tested: {', '.join(one.claim.untestable)}" if one.claim.untestable else ""
+    return "; ".join(text for text in (why, never) if text)
 
 
 def main() -> None:

@@ -428,7 +428,6 @@ def test_an_equivalent_part_of_a_claim() -> None:
         ("iclr21/C13", "stronger models"),
         ("kdd21/C29", "smoother confidences"),
     )
-    assert len(catalogue.claim_parts("kdd21/C29")) == 2
 
 
 PARTLY = ("kdd21/C1", "kdd21/C4", "iclr21/C5")

@@ -329,7 +329,11 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         estimate, _, span = re.sub(r" \[(\S+), (\S+)\]", r", \1 to \2", ours).partition(", ")
         assert f">{estimate}<" in row
         assert f">{span}<" in row or not span
-        assert f"needs {needed}" in row or f">{needed}\n" in row or needed == "–"
+        needed, _, never = needed.partition("cannot be tested: ")
+        assert never == ", ".join(one.claim.untestable)
+        assert all(f"{part} cannot be tested: {reason}" in page for part, reason in one.claim.untestable.items())
+        needed = needed.removesuffix("; ")
+        assert f"needs {needed}" in row or f">{needed}\n" in row or needed in ("", "–")
     count = Counter(one.whole for one in found)
     assert (int(short[0]), int(short[1])) == (count["supported"], sum(count[kind] for kind in DECIDED))
     assert re.findall(r"\((\d+) by exact computation\)", sentence) == [number for number in short[2:3] if number]

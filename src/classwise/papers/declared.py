@@ -30,19 +30,17 @@ class DeclaredTest:
         estimand: description of the estimated quantity; the claim is that it is above zero.
         parts: a measure followed by what it is measured on, such as ``[worst class, FRL, TRADES + EMA]`` for the
             difference of two models. ``minus`` before a measure changes its sign; ``+ 2`` after it adds two points.
-            Empty for parts of a claim that cannot be tested at all, with the reason in `lacking`.
         each: placeholder to its values, or to the name of a list of the experiment: every combination has the parts,
             the last placeholder varying fastest. Of a value that is a list, ``{pair[0]}`` is the first element.
         covers: tested parts of the claim.
         needs: what must not be excluded besides what the parts name.
-        lacking: reason of no test where there is nothing to test it on, or none is possible; empty for what the scale
-            does not include.
+        lacking: reason of no test where there is nothing to test it on; empty for what the scale does not include.
         unit: as in `classwise.papers.claims.Tested`, and so are the others.
     """
 
     claim: str
-    estimand: str = ""
-    parts: tuple[tuple[str, ...], ...] = ()
+    estimand: str
+    parts: tuple[tuple[str, ...], ...]
     each: dict[str, str | tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     covers: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -109,9 +107,9 @@ def declared_tests(
         if kept:
             covers = tuple(dict.fromkeys(part for _, covered in kept for part in covered))
             tests.append(one.test([part for part, _ in kept], covers, measures, values))
-        if out or not one.parts:
-            reason = "; ".join(dict.fromkeys(no[name].format(", ".join(out)) for name in out)) or one.lacking
-            untested.append(not_tested(one.claim, reason, covers=left or one.covers))
+        if out:
+            reason = "; ".join(dict.fromkeys(no[name].format(", ".join(out)) for name in out))
+            untested.append(not_tested(one.claim, reason, covers=left))
         elif not kept:
             reason = one.lacking.format(**values) or f"this scale does not include {', '.join(absent)}"
             lacking.append(not_tested(one.claim, reason, covers=left))

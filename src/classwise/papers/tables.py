@@ -525,7 +525,8 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
             measured.setdefault(measurement.question, []).append((result, measurement))
     rows = []
     for claim, summary, whole, *_ in overviews(name, results_by_item):
-        stated, number = [Cell(claim.claim), Cell(claim.paper)], claim.id.partition("/")[2]
+        never = "; ".join(f"{part} cannot be tested: {reason}" for part, reason in claim.untestable.items())
+        stated, number = [Cell(claim.claim, never), Cell(claim.paper)], claim.id.partition("/")[2]
         if claim.question:
             pairs = measured.get(claim.id, ())
             scales = ", ".join(dict.fromkeys(result.scale for result, _ in pairs))

@@ -301,32 +301,22 @@ def test_the_same_weak_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert robustness == pytest.approx(1, abs=0.01)
 
 
-def test_the_printed_parts_that_cannot_be_tested_have_a_reason() -> None:
-    """Declared without measures: the part is not tested at any scale, whatever else of the claim is."""
-    declared = {
-        (test.claim, *test.covers): test.lacking
-        for name in catalogue.runnable()
-        for test in (*experiment(name).tests, *getattr(experiment(name), "together", ()))
-        if not test.parts
-    }
-    assert {"kdd21/C18", "kdd21/C25", "kdd21/C29"} <= {claim for claim, *_ in declared}
-    for (claim, part), reason in declared.items():
-        assert (claim, part) in claim_parts(claim)
-        assert len(reason) > 40
+def test_what_cannot_be_tested_has_a_reason_and_no_part_in_the_verdict() -> None:
+    claims = [claim for name in catalogue.OWN for claim in catalogue.paper(name).claims if claim.untestable]
+    assert {claim.id for claim in claims} == {"kdd21/C18", "kdd21/C25", "kdd21/C29"}
+    for claim in claims:
+        assert min(map(len, claim.untestable.values())) > 40
+        assert not {*claim.untestable} & {part for _, part in claim_parts(claim.id)}
 
 
-def test_an_untestable_part_is_stated_beside_tested_ones() -> None:
+def test_a_part_on_what_a_scale_lacks_is_left_out() -> None:
     parts = (("excess", "MART"), ("excess", "HE"))
     tested = DeclaredTest(claim="kdd21/C18", estimand="a", parts=parts, covers=("test images",))
-    never = DeclaredTest(claim="kdd21/C18", covers=("image 127",), lacking="one image")
     measures = {"excess": lambda name: exactly(len(name))}
-    both = declared_tests([tested, never], measures, known=("MART",))
-    assert [(test.covers, test.note) for test in both] == [(("test images",), ""), (("image 127",), "one image")]
-    closed = declared_tests([tested, never], measures, excluded={"MART": "MART: few", "HE": "HE: weak"})
-    assert [(test.covers, test.note) for test in closed] == [
-        (("test images",), "MART: few; HE: weak"),
-        (("image 127",), "one image"),
-    ]
+    (one,) = declared_tests([tested], measures, known=("MART",))
+    assert [estimator(0.05).value for estimator in one.estimators] == [4]
+    (closed,) = declared_tests([tested], measures, excluded={"MART": "MART: few", "HE": "HE: weak"})
+    assert (closed.covers, closed.note) == (("test images",), "MART: few; HE: weak")
     numbers = DeclaredTest(claim="kdd21/C4", estimand="a", parts=(("CV", "cifar10", "2.5"),))
     (test,) = declared_tests([numbers], {"CV": lambda data, factor: exactly(float(factor))}, known=("cifar10",))
     assert test.estimators[0](0.05).value == 2.5

@@ -514,7 +514,7 @@ def test_equal_values_of_scales_are_stated_once() -> None:
     rows = {row.name: [cell.text for cell in row.cells] for row in reversed(table.rows)}
     assert len([row for row in table.rows if row.name == "network width"]) == 1, "also of rows at some scales only"
     assert rows["averaging decay"][1:] == ["0.85; authors' code: 0.88", "0.85"]
-    assert rows["network width"] == ["all", "1", "1 (full, medium); 0.25 (reduced, small)"]
+    assert rows["network width"] == ["all", "1", "1 (full, medium); 0.25 (reduced); 0.5 (small)"]
     assert settings_table("cfa23/F1") is None
 
 

@@ -170,7 +170,7 @@ class Evaluated:
 
 
 @configurable
-class Methods(_Trained, scales={**DEFAULT_SCALES, "full": FIVE_TRAININGS}, attacks=ATTACKS):
+class Methods(_Trained, scales={**MANY_TRAININGS, "full": FIVE_TRAININGS}, attacks=ATTACKS):
     """cfa23 Tables 1 and 4, section 5.2: average and weak classes of methods, clean and attacked, at both epochs.
 
     Attributes:
@@ -335,7 +335,7 @@ class TinyImageNet(Methods):
     }
 
 
-class ClassesOfAverages(Methods, scales=DEFAULT_SCALES):
+class ClassesOfAverages(Methods, scales=MANY_TRAININGS):
     """cfa23 Figure 6: class-wise robustness of CFA and of EMA; the paper does not name their base method."""
 
     def run(self, context: Context) -> Findings:
@@ -382,7 +382,7 @@ MEASURES: Mapping[str, Callable[[Resampled], IntervalEstimator]] = {
 """Differences of two models on the same images."""
 
 
-class Ablation(Methods, scales={**MANY_TRAININGS, "full": FIVE_TRAININGS}):
+class Ablation(Methods):
     """cfa23 Tables 2 and 3: average and worst class of parts of CFA at the best epoch, attacked."""
 
     kinds: ClassVar[Sequence[str]] = ("best",)

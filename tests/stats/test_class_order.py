@@ -252,6 +252,7 @@ def test_a_constant_output_is_at_chance_whatever_the_frequencies() -> None:
     assert at_chance(labels, np.full_like(labels, -1)) == (0.0, 0.0)  # no prediction
     assert at_chance(labels, labels) is None
     assert at_chance(labels[:0], labels[:0]) is None
+    assert at_chance(labels[labels == 0], labels[labels == 0]) is None  # of one class, no predictions depend on labels
 
 
 def test_below_chance_is_an_exact_test() -> None:

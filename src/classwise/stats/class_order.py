@@ -92,7 +92,8 @@ def at_chance(labels: IntArray, predictions: IntArray) -> Chance | None:
         predictions: (N,) predicted classes; -1 for an image without a prediction.
 
     Returns:
-        The accuracy and its expectation; None if the accuracy is above it at `LEVEL`, or there are no images.
+        The accuracy and its expectation; None if the accuracy is above it at `LEVEL`, or the images are of fewer than
+        two classes, so that no predictions depend on the labels.
 
     Example:
         >>> labels = np.repeat([0, 1], 20)
@@ -102,7 +103,7 @@ def at_chance(labels: IntArray, predictions: IntArray) -> Chance | None:
         True
     """
     hits, images = int((labels == predictions).sum()), len(labels)
-    if not images:
+    if (labels == labels[:1]).all():
         return None
     expected = _by_chance(labels, predictions) / images
     # I_p(k, n - k + 1) is the probability of k or more of n.

@@ -343,12 +343,13 @@ class ClassesOfAverages(Methods, scales=MANY_TRAININGS):
         evaluated = self.evaluate(context, ("best",))
         names = context.test_images.class_names
         counts = {name: evaluated.audits[name, "best"].counts("all") for name in evaluated.runs}
+        tests = self.tested(evaluated, context.scale)
         rows = []
         for base in ("AT", "TRADES"):
             both = [f"{base} + {average}" for average in ("EMA", "CFA")]
             change = evaluated.estimator("narrowing", *reversed(both))(ALPHA)
             cells = [Cell(f"{float(counts[name].accuracy.std()):.3f}") for name in both]
-            rows.append(Row(base, [*cells, Cell(f"{change.value:.3f}", f"{change.low:.3f} to {change.high:.3f}")]))
+            rows.append(Row(base, [*cells, estimate_cell(change, 1, 3, tests=tests)]))
         printed = catalogue.printed(self.item)["numbers_in_text"]["printed_variance"]
         rows.append(Row("printed", [Cell(f"{printed['EMA']:g}"), Cell(f"{printed['CFA']:g}"), Cell("")]))
         spread = Table(
@@ -357,7 +358,7 @@ class ClassesOfAverages(Methods, scales=MANY_TRAININGS):
         return Findings(
             tables=(spread, class_table("Class accuracy, best epoch, attacked, in percent", counts, names)),
             figures=((class_bars(names, counts, range(len(names))), "Best epoch, attacked as in cfa23/T1."),),
-            tests=self.tested(evaluated, context.scale),
+            tests=tests,
         )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from classwise.reporting import formatting
@@ -13,6 +14,10 @@ from classwise.reporting import formatting
         (formatting.percent(0.1424), "14.2\u00a0%"),
         (formatting.percent(math.nan), "–"),
         (formatting.bare_percent(1.0), "100.0"),
+        (formatting.bare_percent(0.6475), "64.8"),
+        (formatting.bare_percent(float(np.nextafter(0.6475, 0))), "64.8"),
+        (formatting.bare_percent(0.1125), "11.3"),
+        (formatting.points(-0.0035, sign=True), "\u22120.4"),
         (formatting.bracketed(0.1, 0.25), "[10.0, 25.0]"),
         (formatting.bracketed(0.1, math.nan), "[10.0, –]"),
         (formatting.points(-0.0123, sign=True), "−1.2"),

@@ -13,6 +13,11 @@ NO_INTERVAL = "no interval"
 """Text of an interval that cannot be computed."""
 
 
+def hundredfold(share: float) -> float:
+    """A fraction in percent, whose halves are rounded away from zero, whatever the errors of its floating point."""
+    return round(100 * share, 9) + math.copysign(1e-10, share)
+
+
 def percent(share: float, digits: int = 1) -> str:
     """Format a fraction in percent, with a no-break space: ``14.2 %``.
 
@@ -20,7 +25,7 @@ def percent(share: float, digits: int = 1) -> str:
     """
     if math.isnan(share):
         return NONE
-    text, step = f"{100 * share:.{digits}f}", 10.0**-digits
+    text, step = f"{hundredfold(share):.{digits}f}", 10.0**-digits
     if 0 < share < 1 and float(text) in {0, 100}:
         text = f"< {step:.{digits}f}" if share < 0.5 else f"> {100 - step:.{digits}f}"
     return f"{text}\u00a0%"
@@ -28,14 +33,14 @@ def percent(share: float, digits: int = 1) -> str:
 
 def bare_percent(share: float, digits: int = 1) -> str:
     """Format a fraction in percent without the percent sign."""
-    return NONE if math.isnan(share) else f"{100 * share:.{digits}f}"
+    return NONE if math.isnan(share) else f"{hundredfold(share):.{digits}f}"
 
 
 def points(share: float, *, sign: bool = False) -> str:
     """Format a difference of fractions in percentage points, with U+2212 as minus; ``sign``: also with a plus."""
     if math.isnan(share):
         return NONE
-    text = f"{100 * share:+.1f}" if sign else f"{100 * share:.1f}"
+    text = f"{hundredfold(share):+.1f}" if sign else f"{hundredfold(share):.1f}"
     return "0.0" if text in {"-0.0", "+0.0"} else text.replace("-", "\u2212")
 
 
@@ -46,7 +51,7 @@ def squared_percent(variance: float) -> str:
 
 def span(low: float, high: float) -> str:
     """Format an interval of fractions in percent without the percent sign: ``12.1–16.5``."""
-    return NONE if math.isnan(low) or math.isnan(high) else f"{100 * low:.1f}\u2013{100 * high:.1f}"
+    return NONE if math.isnan(low) or math.isnan(high) else f"{bare_percent(low)}\u2013{bare_percent(high)}"
 
 
 def bracketed(low: float, high: float) -> str:

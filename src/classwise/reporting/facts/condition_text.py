@@ -147,7 +147,7 @@ def _smallest_loss(threshold: ChangeThreshold, losses: Mapping[str, float], *, m
     of = where if threshold.group is None else f" of {threshold.group}"
     if math.isinf(smallest):
         return f"; no loss{of} could have failed this with these images"
-    return f"; smallest loss{of} that could have failed this: {100 * smallest:.1f} points"
+    return f"; smallest loss{of} that could have failed this: {formatting.bare_percent(smallest)} points"
 
 
 def _required(threshold: Threshold | ChangeThreshold) -> str:

@@ -103,7 +103,7 @@ def scatter(title: str, names: Sequence[str], x: ArrayLike, y: ArrayLike, axes: 
     axes_texts = [(-np.inf, -np.inf, plane.left - 2, np.inf), (-np.inf, plane.bottom + 7, np.inf, np.inf)]
     taken = [*axes_texts, *(_around(*place) for place in places)]
     for at in np.argsort(-upward, kind="stable").tolist():
-        hover_text = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {100 * upward[at]:.1f}"
+        hover_text = f"{names[at]}: {axes[0]} {across[at]:.4g}, {axes[1]} {formatting.bare_percent(float(upward[at]))}"
         drawing.marks.append(Group([_dot(places[at], "dot-main")], hover_text))
         if free := _free(_beside(short[at], places[at], (*_BESIDE, *_DIAGONALLY)), taken):
             drawing.marks.append(free[0])

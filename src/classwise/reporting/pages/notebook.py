@@ -8,6 +8,7 @@ from pathlib import Path
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.run.result import Audit
+from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.escape import markup_text
 from classwise.reporting.facts.audit_summary import AuditSummary
@@ -48,7 +49,8 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
         return "".join(curve_headline(CurveFacts.of(result))), "", radius_curves(result)
     if isinstance(result, Board):
         rows = [
-            f"{row['rank']}. {row['model']}: {100 * row['worst']:.1f} %" for _, row in result.table.head(10).iterrows()
+            f"{row['rank']}. {row['model']}: {formatting.bare_percent(row['worst'])} %"
+            for _, row in result.table.head(10).iterrows()
         ]
         note = "Rank, model and worst-class accuracy; ranks of different tables are unrelated."
         return "; ".join(rows), note, board_dots(result.tables[0]) if result.tables else None
@@ -56,7 +58,8 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
         if not result.complete:
             return "; ".join(result.gaps), bounds_reason(result), None
         rows = [
-            f"{name}: {100 * row['overall']:.1f} % overall, {100 * row['worst']:.1f} % in the worst class"
+            f"{name}: {formatting.bare_percent(row['overall'])} % overall, "
+            f"{formatting.bare_percent(row['worst'])} % in the worst class"
             for name, row in result.table.iterrows()
         ]
         return "; ".join(rows), f"Accuracy {result.conditions}.", class_dots(result)

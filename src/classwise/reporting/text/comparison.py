@@ -140,4 +140,4 @@ def _pair_lines(facts: PairFacts) -> list[str]:
 
 
 def _points(share: float) -> str:
-    return formatting.NONE if math.isnan(share) else f"{100 * share:+z.1f}"
+    return formatting.NONE if math.isnan(share) else f"{formatting.hundredfold(share):+z.1f}"

@@ -31,7 +31,7 @@ from classwise.core.files.storage import replacing
 from classwise.core.progress.listener import Progress
 from classwise.data.images import Images
 from classwise.data.sets.loading import load_data
-from classwise.reporting.figures.heatmap import Confusion, heatmap
+from classwise.reporting.figures.heatmap import Confusion, Kind, heatmap
 from classwise.reporting.svg import Drawing
 from classwise.stats.confusion import confusion
 from classwise.stats.counts import BoolArray, IntArray, ratio
@@ -138,7 +138,7 @@ class Homing(AnalysisResult):
 
     def figure(self) -> Drawing:
         """kdd21 Figure 4b: the homing images, without the diagonal."""
-        return self._counts_figure(self.homing)
+        return self._counts_figure(self.homing, "homing")
 
     def control_figure(self) -> Drawing:
         """The misclassified images that are robust for the control, without the diagonal.
@@ -148,10 +148,10 @@ class Homing(AnalysisResult):
         """
         if self.control is None:
             raise ClasswiseError("the homing matrix has no control; pass control=SEED to homing")
-        return self._counts_figure(self.control)
+        return self._counts_figure(self.control, "control")
 
-    def _counts_figure(self, counts: IntArray) -> Drawing:
-        return heatmap(Confusion(counts, self.class_names, totals=self.matrix.sum(axis=1)), "errors")
+    def _counts_figure(self, counts: IntArray, kind: Kind) -> Drawing:
+        return heatmap(Confusion(counts, self.class_names, totals=self.matrix.sum(axis=1)), kind)
 
     def misclassified_figure(self) -> Drawing:
         """kdd21 Figure 4a: the misclassified images, without the diagonal."""

@@ -15,7 +15,7 @@ from classwise.reporting.svg import NARROW, Box, Drawing, Group, Label, Line, Ma
 from classwise.stats.confusion import misclassified
 from classwise.stats.counts import IntArray, ratio
 
-Kind = Literal["rates", "errors"]
+Kind = Literal["rates", "errors", "homing", "control"]
 
 MAX_CLASSES = 24
 """Maximum number of classes that fit on a page; see `Confusion.condensed`."""
@@ -156,7 +156,7 @@ def heatmap(
     Args:
         confusion: the counts; classes of one superclass should be adjacent (`Confusion.grouped`).
         kind: ``"rates"``: percent of each true class. ``"errors"``: numbers of misclassified images, without the
-            diagonal.
+            diagonal; ``"homing"`` and ``"control"``: those of them that another model classifies correctly.
         under: condition of the predictions for the title, such as ``under pgd``.
         width: width in pixels that the drawing should not exceed; None: that of a page. See `layout.STACKED`.
         attack: the attack of the predictions.
@@ -167,7 +167,7 @@ def heatmap(
     images = confusion.images
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
-    heading = f"Confusion matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
+    heading = f"{'Homing' if kind in _CORRECT else 'Confusion'} matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
     least = min(NARROW, width or NARROW)
     marks, below = title_lines(heading, least)
     grid = _Grid.of(names, below, width)
@@ -182,7 +182,7 @@ def heatmap(
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
         inner = _cell(float(values[row, column]), most, corner, kind)
-        title = _hover_text(names, row, column, int(counts[row, column]), int(images[row]))
+        title = f"{_hover_text(names, row, column, int(counts[row, column]), int(images[row]))}{_CORRECT.get(kind, '')}"
         cells = {} if labels is None else {"group": labels[names[row]], "predicted": labels[names[column]]}
         marks.append(Group(inner, title, images=cells and {"attack": attack, **cells}))
     gaps = [cell * step for step in range(number + 1)]
@@ -192,7 +192,16 @@ def heatmap(
     return drawing
 
 
-_UNITS: Mapping[Kind, str] = {"rates": "percent of each true class", "errors": "number of misclassified images"}
+_CORRECT: Mapping[Kind, str] = {
+    "homing": ", but correctly by the model without this class",
+    "control": ", but correctly by the model with another seed",
+}
+_UNITS: Mapping[Kind, str] = {
+    "rates": "percent of each true class",
+    "errors": "number of misclassified images",
+    "homing": "errors that are right without the predicted class",
+    "control": "errors that are right with another seed",
+}
 
 
 def _cell(value: float, most: float, place: tuple[float, float, float], kind: Kind) -> list[Mark]:

@@ -15,6 +15,7 @@ from tools.reference import table
 from classwise.papers import catalogue
 from classwise.papers.page import MARKS
 from classwise.papers.result import EXACT, Result, stored_results
+from classwise.papers.scales import CIFAR
 from classwise.papers.store import Store
 from classwise.papers.tables import (
     DECIDED,
@@ -25,6 +26,7 @@ from classwise.papers.tables import (
     findings_sentence,
     images_to_decide,
     overviews,
+    parts_supported,
 )
 from classwise.reporting.escape import markdown_text
 from classwise.reporting.formatting import NONE
@@ -72,7 +74,7 @@ def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
                 f"{_claim_and_item(one, name)}: {markdown_text(one.claim.title)}",
                 f"{MARKS[one.whole]} {one.whole}{remark}",
                 _estimate(one) if one.shown else NONE,
-                one.scales or NONE,
+                ", ".join(filter(None, (one.scales, one.data if one.data != CIFAR else ""))) or NONE,
                 _missing(one) or NONE,
             )
         )
@@ -88,12 +90,7 @@ def _claim_and_item(one: Overview, name: str) -> str:
 
 def _parts_supported(one: Overview) -> str:
     """How many parts of a claim are supported, if some are and it is not as a whole."""
-    answers: dict[str, set[str]] = {}
-    for _, verdict in one.summary.tests:
-        for part in verdict.covers:
-            answers.setdefault(part, set()).add(verdict.answer)
-    named = {part for _, part in catalogue.claim_parts(one.claim.id) if part}
-    total, supported = len(named | {*answers}), sum(found == {"supported"} for found in answers.values())
+    supported, total = parts_supported(one.claim.id, one.summary.tests)
     return (
         f", {supported} of {total} parts {MARKS['supported']}"
         if supported and one.whole not in ("supported", OPEN)
@@ -114,7 +111,7 @@ def _estimate(one: Overview) -> str:
 def _missing(one: Overview) -> str:
     """The test images that would decide a claim, or why it is not tested; and what no training can test."""
     needed = images_to_decide(one.shown[1], one.shown[0].evidence) if one.shown else ""
-    why = needed or (one.why if one.whole in ("inconclusive", "not tested") else "")
+    why = needed or (one.why.partition("; ")[0] if one.whole in ("inconclusive", "not tested") else "")
     never = f"cannot be tested: {', '.join(one.claim.untestable)}" if one.claim.untestable else ""
     return "; ".join(text for text in (why, never) if text)
 

@@ -309,19 +309,25 @@ def test_the_overview_of_a_claim() -> None:
         test = Test(claim="kdd21/C8", estimand=covers, estimators=[normal(value)], covers=(covers,))
         return result_of(scale, *evaluate([test]))
 
-    assert overview("kdd21/C8")[2:] == ("not tested", None, "not run yet", "")
+    assert overview("kdd21/C8")[2:] == ("not tested", None, "not run yet", "", "")
     good, bad, unclear = tested("on average", 3), tested("in every row", -3, "reduced"), tested("in every row", 1)
     one = overview("kdd21/C8", good)
     assert (one.whole, one.why, one.scales) == ("inconclusive", "not tested: in every row", "small")
     one, scales = overview("kdd21/C8", good, bad), "reduced + small"
-    assert (one.whole, one.why, one.scales) == ("not observed", "interval below zero: in every row", scales)
+    assert (one.whole, one.why, one.scales) == ("not observed", "part “in every row”: interval is below zero", scales)
     assert one.shown == (bad, bad.verdicts[0])
     one = overview("kdd21/C8", good, unclear)
-    assert (one.whole, one.why) == ("inconclusive", "interval includes zero: in every row")
+    assert (one.whole, one.why) == ("inconclusive", "part “in every row”: interval includes zero")
     one = overview("kdd21/C8", good, tested("in every row", 4))
-    assert (one.whole, one.why, one.shown) == ("supported", "interval above zero", (good, good.verdicts[0]))
+    assert (one.whole, one.why, one.shown) == ("supported", "interval is above zero", (good, good.verdicts[0]))
     (untested,) = evaluate([not_tested("kdd21/C8", "no cats here, only dogs")])
-    assert overview("kdd21/C8", result_of("small", untested))[2:] == ("not tested", None, "no cats here", "")
+    assert overview("kdd21/C8", result_of("small", untested))[2:] == (
+        "not tested",
+        None,
+        "no cats here, only dogs",
+        "",
+        "",
+    )
 
 
 @pytest.mark.parametrize("value", [0.4, -1.2, 1.9])
@@ -333,7 +339,9 @@ def test_the_images_that_decide_have_the_power(value: float) -> None:
     factor = float(needed.removeprefix("about ").removesuffix(" times its 10,000 test images").replace(",", ""))
     assert stats.norm.cdf(abs(value) * factor**0.5 - two_sided_z(ALPHA)) == pytest.approx(0.8, abs=0.02)
     result = result_of("small", verdict)
-    assert overviews("kdd21", {"kdd21/T1": [replace(result, evidence=evidence)]})[0].why.endswith(f"needs {needed}")
+    assert overviews("kdd21", {"kdd21/T1": [replace(result, evidence=evidence)]})[0].why.endswith(
+        f"; {needed} would decide"
+    )
 
 
 def test_images_decide_nothing_where_they_are_not_the_reason() -> None:
@@ -358,10 +366,10 @@ def test_the_sentence_on_a_paper() -> None:
     gain = Test(claim="cfa23/C13", estimand="a gain", estimators=[normal(9)])
     results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain]))]}
     assert findings_sentence("cfa23", results) == (
-        "Of 27 statements, 2 were supported (1 by exact computation) and 25 not tested at reduced scale; "
+        "At reduced scale, of 27 statements 2 were supported (1 by exact computation) and 25 not tested; "
         "clearest: FAT has the lowest worst class."
     )
-    assert findings_sentence("cfa23", {}) == "Of 27 statements, 27 were not tested."
+    assert findings_sentence("cfa23", {}) == "Of 27 statements 27 were not tested."
 
 
 def test_an_inconclusive_interval_that_excludes_zero_has_its_adjusted_p_value_beside_it() -> None:

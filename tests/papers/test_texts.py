@@ -74,9 +74,9 @@ def test_a_page_has_of_a_smaller_scale_only_what_still_decides(tmp_path: Path) -
     smaller = section[section.index("The result at small scale is in the store; of its verdicts, these") :]
     assert ("a number" in smaller, "a gain" in section, "A table" in section) == (True, False, False)
     chart = dict(re.findall(r'<tr id="(C\d+)">(.*?)(?=<tr|</tbody)', page, re.DOTALL))
-    assert "<small>reduced, <a " in chart["C8"]
+    assert "<small>reduced, cifar10, <a " in chart["C8"]
     assert "more" in chart["C8"]
-    assert "<small>small, <a " in chart["C10"]
+    assert "<small>small, cifar10, <a " in chart["C10"]
     models = page[page.index('id="models"') :]
     assert re.findall(r"<caption>(Models at \w+ scale)", models) == ["Models at small scale", "Models at reduced scale"]
 

@@ -181,6 +181,7 @@ class Claim:
         same_as: equivalent claims of other papers, as ``kdd21/C1``, or ``kdd21/C1: part`` for a part of one.
         question: whether it asks rather than states; items report measurements for it, without verdicts.
         title: the statement in a few words, of at most `LONGEST_TITLE` characters; by default the statement.
+        number: the result of the paper in a few words; by default what it states before a semicolon.
     """
 
     id: str
@@ -193,9 +194,11 @@ class Claim:
     same_as: tuple[str, ...] = ()
     question: bool = False
     title: str = ""
+    number: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.claim)
+        object.__setattr__(self, "number", self.number or self.paper.partition("; ")[0])
 
 
 @configurable

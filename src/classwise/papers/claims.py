@@ -205,8 +205,8 @@ def evaluate(tests: Sequence[Test], alpha: float = ALPHA) -> tuple[Verdict, ...]
 def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[Verdict, ...]:
     """Correct the verdicts of several items by Holm's procedure over all of their claims.
 
-    A test that several items repeat (the same claim, estimand, parts and estimate) has one interval, at the smallest of
-    its levels and the widest of its items. More tests mean a smaller level for each. An interval is rescaled to its new
+    A test that several items repeat (the same claim, estimand, parts, estimate and p-value) counts once, and has one
+    interval, the widest of its items. More tests mean a smaller level for each. An interval is rescaled to its new
     level by normal quantiles; an end at the limit of its range remains there. A verdict is conclusive if its adjusted
     p-value is at most ``alpha`` and its interval excludes zero. Correcting the result again does not change it.
 
@@ -214,20 +214,19 @@ def correct_jointly(verdicts: Sequence[Verdict], alpha: float = ALPHA) -> tuple[
         verdicts: verdicts of `evaluate`, such as all of a paper at one scale.
         alpha: probability of any wrong conclusive verdict.
     """
-    tested = [index for index, verdict in enumerate(verdicts) if not verdict.exact and not math.isnan(verdict.p_value)]
-    adjusted, levels = _holm([verdicts[index].p_value for index in tested], alpha)
     repeats: dict[tuple[object, ...], list[int]] = {}
-    for place, index in enumerate(tested):
-        verdict = verdicts[index]
-        key = (verdict.claim, verdict.estimand, *verdict.covers, verdict.value, verdict.p_value)
-        repeats.setdefault(key, []).append(place)
+    for index, verdict in enumerate(verdicts):
+        if not verdict.exact and not math.isnan(verdict.p_value):
+            key = (verdict.claim, verdict.estimand, *verdict.covers, verdict.value, verdict.p_value)
+            repeats.setdefault(key, []).append(index)
+    p_values = [verdicts[places[0]].p_value for places in repeats.values()]
     corrected = list(verdicts)
-    for places in repeats.values():
-        same = [_rescaled(verdicts[tested[place]], min(levels[other] for other in places)) for place in places]
+    for places, adjusted, level in zip(repeats.values(), *_holm(p_values, alpha), strict=True):
+        same = [_rescaled(verdicts[place], level) for place in places]
         low, high = min(verdict.low for verdict in same), max(verdict.high for verdict in same)
-        answer = _answer(low, high) if adjusted[places[0]] <= alpha else "inconclusive"
+        answer = _answer(low, high) if adjusted <= alpha else "inconclusive"
         for place, verdict in zip(places, same, strict=True):
-            corrected[tested[place]] = replace(verdict, low=low, high=high, answer=answer, adjusted=adjusted[place])
+            corrected[place] = replace(verdict, low=low, high=high, answer=answer, adjusted=adjusted)
     return tuple(corrected)
 
 

@@ -18,7 +18,7 @@ from classwise.papers import catalogue
 from classwise.papers.catalogue import Item, Note, Paper
 from classwise.papers.claims import Verdict
 from classwise.papers.result import Result, stored_results
-from classwise.papers.scales import NAMES
+from classwise.papers.scales import MODELS, NAMES
 from classwise.papers.settings import comparisons, deviation_lines
 from classwise.papers.store import Store
 from classwise.papers.tables import (
@@ -42,6 +42,24 @@ _WIDEST = 602
 """Width of the widest drawing in one of two columns, which are 512 pixels wide: at 0.85 of its size."""
 MARKS = {"supported": "✓", "not observed": "✕", "inconclusive": "?", "not tested": "–", "open question": "…"}
 """Marks of what became of a claim."""
+WORDS = {
+    "1/T": "the factor of the logits in Temperature-PGD",
+    "%²": "the unit of CV",
+    "AT": "adversarial training with PGD, also called Madry",
+    "beta": "the weight of the attacked outputs in TRADES",
+    "CCM, CCR, FAWA": "the three parts of CFA: radius by class, regularisation by class, averaging over fair epochs",
+    "CV": "the variance of the class accuracies",
+    "CVC": "the variance of an image's confidences, mean over a class",
+    "EMA": "an average of the weights over the training",
+    "FAT, FRL": "other methods that the paper compares",
+    "HE": "hypersphere embedding; HE-LIS and HE-CMP train it with a growing 1/T",
+    "homing": "images that a model without the class they are taken for classifies correctly",
+    "M_ij": "the share of the images of class i that are taken for class j",
+    "MCD": "the highest minus the lowest class accuracy",
+    "N_attack": "an attack that only queries the model",
+    "total": "the accuracy over all classes",
+}
+"""Words of the chart of claims that it explains where they occur."""
 _HALF = 50
 """Half of the width of an interval's drawing."""
 _NAME = 8
@@ -115,20 +133,23 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
     done = sum(bool(results) for results in page_results.values())
     drawn: dict[str, str] = {}
     decide = [verdict for _, verdict in deciding(everything)]
+    chart = [_claim(one, page_results) for one in sorted(overviews(name, everything), key=_order)] if done else []
+    used = {scale for row in chart for scale in row["scale"].split(" + ")}
     return {
         "title": f"{name}: {about['title']}",
         "over": [f"classwise papers page {name}", about["venue"]],
         "headline": about["title"],
         "lead": (
-            f"{len(items)} items: {counts['runnable']} runnable, {counts['covered']} covered by the library, "
-            f"{counts['missing']} missing. {done} {'has' if done == 1 else 'have'} been run. "
+            f"The paper has {len(items)} items: {counts['runnable']} are experiments, of which {done} "
+            f"{'has' if done == 1 else 'have'} been run, {counts['covered']} are parts of the library, and "
+            f"{counts['missing']} are missing. "
             f"{work_text([result for results in page_results.values() for result in results])}"
         ).strip(),
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
         "findings": findings_sentence(name, everything) if done else "",
-        "overview": [_claim(one, page_results) for one in sorted(overviews(name, everything), key=_order)]
-        if done
-        else [],
+        "overview": chart,
+        "scales": [(scale, MODELS[scale]) for scale in NAMES if scale in used],
+        "words": _words(chart),
         "models": [_linked(table, page_results) for table in models(page_results)],
         "claims": _linked(claims_table(name, everything), page_results) if done else None,
         "done": [item.id for item in items if page_results[item.id]],
@@ -141,6 +162,13 @@ def _order(one: Overview) -> int:
     return list(MARKS).index(one.whole)
 
 
+def _words(chart: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """The words that the rows of the chart use, each with its meaning."""
+    text = " ".join(str(row[part]) for row in chart for part in ("title", "paper", "estimate", "estimand", "why"))
+    used = set(re.findall(r"[\w/%²]+", text))
+    return [(word, meaning) for word, meaning in WORDS.items() if not used.isdisjoint(word.split(", "))]
+
+
 def _claim(one: Overview, here: Container[str]) -> dict[str, Any]:
     """Values of the template for a claim in the chart."""
     result, verdict = one.shown or (None, None)
@@ -151,9 +179,10 @@ def _claim(one: Overview, here: Container[str]) -> dict[str, Any]:
         "whole": one.whole,
         "mark": MARKS[one.whole],
         "scale": one.scales,
+        "data": one.data,
         "item": item,
         "linked": item in here,
-        "paper": one.claim.paper.partition("; ")[0],
+        "paper": one.claim.number,
         "why": one.why,
         "estimate": estimate_text(verdict) if verdict else None,
         "estimand": verdict.estimand if verdict else "",

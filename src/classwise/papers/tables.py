@@ -334,7 +334,7 @@ def verdict_table(verdicts: Sequence[Verdict], evidence: Evidence) -> Table:
 def _remark(one: Verdict, evidence: Evidence) -> str:
     """The note of a verdict, and what would decide it."""
     needed = images_to_decide(one, evidence)
-    return "; ".join(filter(None, (one.note, f"needs {needed}" if needed else "")))
+    return "; ".join(filter(None, (one.note, f"{needed} would decide" if needed else "")))
 
 
 def measurement_table(measurements: Sequence[Measurement]) -> Table:
@@ -372,6 +372,7 @@ class Overview(NamedTuple):
         shown: the test with the result that decides, or the weakest one if it is supported; None without a test.
         why: the reason in a few words.
         scales: the scale of the shown test, then those of others with trained models, as in ``small + reduced``.
+        data: the names of the data sets of the shown test, if it has at most two.
     """
 
     claim: Claim
@@ -380,6 +381,7 @@ class Overview(NamedTuple):
     shown: tuple[Result, Verdict] | None
     why: str
     scales: str
+    data: str
 
 
 def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> list[Overview]:
@@ -398,8 +400,25 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         shown = None if claim.question else _shown(summary, whole)
         tests = ([shown] if shown else []) + summary.tests
         scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
-        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), " + ".join(scales)))
+        sets = shown[0].evidence.data if shown else ()
+        data = " and ".join(sets) if len(sets) < 3 else ""
+        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), " + ".join(scales), data))
     return found
+
+
+def parts_supported(claim: str, tests: Sequence[tuple[Result, Verdict]]) -> tuple[int, int]:
+    """How many parts of a claim are supported by every test at the largest scale that has one, and how many it has.
+
+    Args:
+        claim: claim id.
+        tests: the pairs of a result and the verdict of a test on the claim or on an equivalent one.
+    """
+    of: dict[tuple[str, str], list[tuple[int, str]]] = {part: [] for part in catalogue.claim_parts(claim)}
+    for result, verdict in tests:
+        for part in verdict.covers or ("",):
+            of.setdefault((verdict.claim, part), []).append((SCALES.index(result.scale), verdict.answer))
+    last = [{answer for scale, answer in found if scale == max(found)[0]} for found in of.values()]
+    return last.count({"supported"}), len(of)
 
 
 def deciding(results_by_item: Mapping[str, Sequence[Result]]) -> list[tuple[Result, Verdict]]:
@@ -453,7 +472,7 @@ def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | No
     """Why a claim is supported, not observed or inconclusive, or not tested, in a few words."""
     if shown is None:
         notes = [verdict.note for _, verdict in summary.verdicts if verdict.note]
-        return re.split("[,;]", notes[0])[0] if notes else "" if whole == OPEN else "not run yet"
+        return notes[0] if notes else "" if whole == OPEN else "not run yet"
     result, verdict = shown
     answer = conclusive(verdict, result.evidence)
     if whole == "inconclusive" and answer == "supported":
@@ -462,12 +481,13 @@ def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | No
         return EXACT[verdict.basis]
     if result.scale == "smoke":
         return NO_EVIDENCE
-    side = {"supported": "above zero", "contradicted": "below zero"}.get(answer, "includes zero")
+    side = {"supported": "is above zero", "contradicted": "is below zero"}.get(answer, "includes zero")
     reason = f"interval {side}" if answer != "inconclusive" or verdict.low <= 0 <= verdict.high else _adjusted(verdict)
     if verdict.covers and answer != "supported":
-        reason = f"{reason}: {', '.join(verdict.covers)}"
+        parts = formatting.listed([f"“{part}”" for part in verdict.covers])
+        reason = f"part{'s' if len(verdict.covers) > 1 else ''} {parts}: {reason}"
     needed = images_to_decide(verdict, result.evidence)
-    return f"{reason}; needs {needed}" if needed else reason
+    return f"{reason}; {needed} would decide" if needed else reason
 
 
 def images_to_decide(verdict: Verdict, evidence: Evidence) -> str:
@@ -480,8 +500,8 @@ def images_to_decide(verdict: Verdict, evidence: Evidence) -> str:
         evidence: the level of its result.
 
     Returns:
-        The number in words, as a multiple of the test images of the result; empty where images do not decide, or the
-        end of the interval towards zero is that of the estimate's range.
+        The number in words, as a multiple of the test images of the result; empty where more images do not decide, or
+        the end of the interval towards zero is that of the estimate's range.
 
     Example:
         >>> from classwise.papers.claims import Verdict
@@ -502,6 +522,8 @@ def images_to_decide(verdict: Verdict, evidence: Evidence) -> str:
     number = images_to_exclude(images, verdict.value, abs(verdict.value - end), alpha=alpha)
     assert number is not None
     factor = number / images
+    if factor <= 1:  # more tests than this one widen the interval
+        return ""
     several = len(evidence.test_images) > 1 or len(evidence.data) > 1
     return f"about {factor:,.{int(factor < 10)}f} times its {'' if several else f'{images:,} '}test images"
 
@@ -563,18 +585,18 @@ def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]
         results_by_item: as in `overviews`.
     """
     found = [one for one in overviews(name, results_by_item) if one.whole != OPEN]
-    count, scales = Counter(one.whole for one in found), {scale for one in found for scale in one.scales.split(", ")}
+    count, scales = Counter(one.whole for one in found), {scale for one in found for scale in one.scales.split(" + ")}
     supported = [(one.claim.title, one.shown[1]) for one in found if one.whole == "supported" and one.shown]
     bases = Counter(verdict.basis for _, verdict in supported)
     exact = [f"{bases[basis]} {words}" for basis, words in EXACT.items() if bases[basis]]
     first, *kinds = (f"{count[kind]} {kind}" for kind in DECIDED if count[kind])
     first = first.replace(" ", " was " if first.startswith("1 ") else " were ", 1)
     first += f" ({formatting.listed(exact)})" if exact else ""
-    sentence = f"Of {len(found)} statements, {formatting.listed([first, *kinds])}"
     at = formatting.listed([scale for scale in SCALES if scale in scales])
-    measured = [(verdict.adjusted, title) for title, verdict in supported if verdict.basis == "experiment"]
-    clearest = f"; clearest: {min(measured)[1]}" if measured else ""
-    return f"{sentence}{f' at {at} scale' if at else ''}{clearest}."
+    sentence = f"{f'At {at} scale, of' if at else 'Of'} {len(found)} statements {formatting.listed([first, *kinds])}"
+    clear = [(one.low / one.value, title) for title, one in supported if one.basis == "experiment" and one.low > 0]
+    clearest = f"; clearest: {max(clear)[1]}" if clear else ""
+    return f"{sentence}{clearest}."
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[Result, Verdict]]) -> ClaimSummary:
@@ -618,9 +640,14 @@ def answer_text(one: Verdict, evidence: Evidence, *, short: bool = False) -> str
 
 
 def estimate_text(one: Verdict) -> tuple[str, str]:
-    """Texts of an estimate and of its interval, with the adjusted p-value if only that makes it inconclusive."""
+    """Texts of an estimate and of its interval, with the adjusted p-value if only that makes it inconclusive.
+
+    The estimate of a computation in all cases of a theorem has no unit: it is true in all of them or not.
+    """
     if math.isnan(one.value):  # nothing was estimated
         return NONE, ""
+    if one.basis == "computation" and not one.unit:
+        return "true in every case" if one.value > 0 else "not true in every case", ""
     value = f"{one.value:+z.2f} {one.unit}".strip()
     if math.isnan(one.low):
         return value, "" if one.exact else "no interval: all resamples are equal"

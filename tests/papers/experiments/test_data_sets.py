@@ -287,8 +287,8 @@ def test_which_data_sets_give_verdicts() -> None:
         assert audits([right] * 10, 50).fault == fault, right  # 22 percent of 500 images are not above 20, 28 are
     assert no_verdict("kdd21/C1", [few, good]) == []
     others = [few, audits([30] * 10, 50, data="fashion-mnist")]
-    reason = "cifar100: 49 test images in a class, of at least 50; fashion-mnist: not a data set of the claim"
-    assert no_verdict("kdd21/C1", others) == [not_tested("kdd21/C1", reason)]
+    assert no_verdict("kdd21/C1", others) == [not_tested("kdd21/C1", f"cifar100: {few.fault}")]
+    assert no_verdict("kdd21/C1", others[1:]) == [not_tested("kdd21/C1", "fashion-mnist: not a data set of the claim")]
 
 
 def test_superclasses_as_labels() -> None:

@@ -198,11 +198,14 @@ def test_classes_against_the_first_model() -> None:
         {"defence": "Madry", "nat": 84.0, "adv": 51.7, "per_class": [57.6, 74.9, 37.6, 22.1]},
         {"defence": "HE", "nat": 83.1, "adv": 60.7, "d_per_class": [7.2, -2.1, 3.2, 12.2]},
     ]
-    table = _against_first(tables, printed, "PGD-7")
+    table = _against_first(tables, printed, "PGD-7", same_classes=True)
     assert table.heads[:3] == ("model", "natural", "PGD-7")
     rows = {row.name: [cell.text for cell in row.cells] for row in table.rows}
     assert list(rows) == ["Madry", "Madry, printed", "HE", "HE, printed", "HE, margin 0.2"]
     assert rows["HE, printed"] == ["83.1", "60.7", "+7.2", "-2.1", "+3.2", "+12.2"]
+    other_classes = _against_first(tables, printed, "PGD-7", same_classes=False)
+    (row,) = (row for row in other_classes.rows if row.name == "HE, printed")
+    assert [cell.text for cell in row.cells] == ["83.1", "60.7", *["–"] * 4]
     plain = 100 * by_class(tables["Madry"], "PGD")
     assert [float(text) for text in rows["Madry"][2:]] == pytest.approx(plain, abs=0.051)
     for name in ("HE", "HE, margin 0.2"):

@@ -200,7 +200,8 @@ class BetaOfOneClass(
             Test(
                 claim="kdd21/C30",
                 covers=("classes 3 and 5",),
-                estimand=f"class {TAKER} minus class {VICTIM}: at beta {BETA:g} minus at {LOWEST:g}, and their sum",
+                estimand=f"class {TAKER} minus class {VICTIM}: at beta {BETA:g} minus at {LOWEST:g}; "
+                f"at {BETA:g} plus at {LOWEST:g}",
                 estimators=[ends.part(lambda a, s=sign: _ahead(a, 1) - s * _ahead(a, 0), 100) for sign in (1, -1)],  # type: ignore[misc]
                 note=f"{one_each}; both are above zero if the distance of the two classes falls",
                 cifar10=True,

@@ -208,12 +208,12 @@ class DataSetAudits:
         return "not a data set of the papers" if own else self.fault
 
     def judges(self, claim: str) -> bool:
-        """Whether this data set gives a verdict on a claim: it is a part of the claim, and there is no `fault`.
+        """Whether this data set gives a verdict on a claim: it is `named_by` the claim, and there is no `fault`."""
+        return not self.fault and self.named_by(claim)
 
-        At smoke scale, its data set replaces those of the claims.
-        """
-        parts = {part for name, part in catalogue.claim_parts(claim) if name == claim}
-        return not self.fault and (self.data in parts or self.context.scale.name == "smoke")
+    def named_by(self, claim: str) -> bool:
+        """Whether this data set is a part of a claim. At smoke scale, it replaces those of the claims."""
+        return (claim, self.data) in catalogue.claim_parts(claim) or self.context.scale.name == "smoke"
 
 
 _CLASSES: Mapping[str, int] = {"cifar100": 100, "imagenet": 1000}
@@ -279,9 +279,11 @@ def audit_each(
 
 def no_verdict(claim: str, audited: Sequence[DataSetAudits]) -> list[Test]:
     """The claim as not tested with the reason of each data set, if none of them gives a verdict on it; else empty."""
-    reasons = (f"{data_set.data}: {data_set.fault or 'not a data set of the claim'}" for data_set in audited)
-    judged = any(data_set.judges(claim) for data_set in audited)
-    return [] if judged else [not_tested(claim, "; ".join(reasons))]
+    if any(data_set.judges(claim) for data_set in audited):
+        return []
+    named = [data_set for data_set in audited if data_set.named_by(claim)]
+    other = "; ".join(f"{data_set.data}: not a data set of the claim" for data_set in audited)
+    return [not_tested(claim, "; ".join(f"{data_set.data}: {data_set.fault}" for data_set in named) or other)]
 
 
 @configurable

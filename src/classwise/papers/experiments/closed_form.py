@@ -113,7 +113,7 @@ class Toy(Experiment):
         tests = [
             Test(
                 claim=claim,
-                estimand=f"{statements[name].says} ({statements[name].cases:,} cases; 1 if all are true)",
+                estimand=f"{statements[name].says} ({statements[name].cases:,} cases)",
                 estimators=[exactly(1.0 if statements[name].holds else -1.0)],
                 unit="",
                 exact=True,

@@ -386,7 +386,9 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
 
         return Findings(
             tables=(
-                _against_first(tables, catalogue.printed_rows("iclr21/T5"), pgd_name(tables["HE"])),
+                _against_first(
+                    tables, catalogue.printed_rows("iclr21/T5"), pgd_name(tables["HE"]), context.scale.data == CIFAR
+                ),
                 class_table("By class, in percent", counts, tables["HE"].class_names),
                 settings_table(context.scale, trainings),
             ),
@@ -394,8 +396,17 @@ class Hypersphere(Experiment, scales=SPHERE_SCALES, trainings={**HYPERSPHERE, WI
         )
 
 
-def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str, Any]], attack_name: str) -> Table:
-    """Table of totals, and of class accuracies under PGD: of the first model, and changes of the others against it."""
+def _against_first(
+    tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str, Any]], attack_name: str, same_classes: bool
+) -> Table:
+    """Table of totals, and of class accuracies under PGD: of the first model, and changes of the others against it.
+
+    Args:
+        tables: outcomes by model, the first one first.
+        printed: printed rows.
+        attack_name: name of the attack in the head of its column.
+        same_classes: whether the classes are those of the paper; printed numbers of other classes are not shown.
+    """
     reported = {row["defence"]: row for row in printed}
     plain, *_ = tables
     names, rows = tables[plain].class_names, list[Row]()
@@ -416,6 +427,7 @@ def _against_first(tables: Mapping[str, Outcomes], printed: Sequence[Mapping[str
             row = reported[name]
             values = [f"{value:g}" for value in row.get("per_class", ())]
             values += [f"{value:+g}" for value in row.get("d_per_class", ())]
+            values = values if same_classes else [NONE] * len(names)
             rows.append(Row(f"{name}, printed", [Cell(f"{row['nat']:g}"), Cell(f"{row['adv']:g}"), *map(Cell, values)]))
     note = (
         f"Classes: robust accuracy of {plain}'s model under {attack_name}, and changes of the others against it in "

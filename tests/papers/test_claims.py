@@ -367,7 +367,7 @@ def test_the_sentence_on_a_paper() -> None:
     results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain]))]}
     assert findings_sentence("cfa23", results) == (
         "At reduced scale, of 27 statements 2 were supported (1 by exact computation) and 25 not tested; "
-        "clearest: FAT has the lowest worst class."
+        "clearest support: FAT has the lowest worst class."
     )
     assert findings_sentence("cfa23", {}) == "Of 27 statements 27 were not tested."
 

@@ -42,6 +42,7 @@ _WIDEST = 602
 """Width of the widest drawing in one of two columns, which are 512 pixels wide: at 0.85 of its size."""
 MARKS = {"supported": "✓", "not observed": "✕", "inconclusive": "?", "not tested": "–", "open question": "…"}
 """Marks of what became of a claim."""
+_CLASSES = "class 0 to 9"
 WORDS = {
     "1/T": "the factor of the logits in Temperature-PGD",
     "%²": "the unit of CV",
@@ -49,11 +50,12 @@ WORDS = {
     "beta": "the weight of the attacked outputs in TRADES",
     "CCM, CCR, FAWA": "the three parts of CFA: radius by class, regularisation by class, averaging over fair epochs",
     "CV": "the variance of the class accuracies",
+    _CLASSES: "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
     "CVC": "the variance of an image's confidences, mean over a class",
     "EMA": "an average of the weights over the training",
     "FAT, FRL": "other methods that the paper compares",
     "HE": "hypersphere embedding; HE-LIS and HE-CMP train it with a growing 1/T",
-    "homing": "images that a model without the class they are taken for classifies correctly",
+    "homing": "errors that are right for a model trained without the predicted class",
     "M_ij": "the share of the images of class i that are taken for class j",
     "MCD": "the highest minus the lowest class accuracy",
     "N_attack": "an attack that only queries the model",
@@ -140,9 +142,8 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
         "over": [f"classwise papers page {name}", about["venue"]],
         "headline": about["title"],
         "lead": (
-            f"The paper has {len(items)} items: {counts['runnable']} are experiments, of which {done} "
-            f"{'has' if done == 1 else 'have'} been run, {counts['covered']} are parts of the library, and "
-            f"{counts['missing']} are missing. "
+            f"Items of the paper: {len(items)}; experiments: {counts['runnable']}, with a result: {done}; parts of the "
+            f"library: {counts['covered']}; missing: {counts['missing']}. "
             f"{work_text([result for results in page_results.values() for result in results])}"
         ).strip(),
         "population": "Intervals are for new images of the same classes, with the trained models fixed.",
@@ -165,8 +166,12 @@ def _order(one: Overview) -> int:
 def _words(chart: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """The words that the rows of the chart use, each with its meaning."""
     text = " ".join(str(row[part]) for row in chart for part in ("title", "paper", "estimate", "estimand", "why"))
-    used = set(re.findall(r"[\w/%²]+", text))
-    return [(word, meaning) for word, meaning in WORDS.items() if not used.isdisjoint(word.split(", "))]
+    text = re.sub(r"class(es)? \d", _CLASSES, text)
+
+    def used(words: str) -> bool:
+        return any(re.search(rf"(?<![\w/]){re.escape(word)}(?![\w/])", text) for word in words.split(", "))
+
+    return [(words, meaning) for words, meaning in WORDS.items() if used(words)]
 
 
 def _claim(one: Overview, here: Container[str]) -> dict[str, Any]:

@@ -595,7 +595,7 @@ def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]
     at = formatting.listed([scale for scale in SCALES if scale in scales])
     sentence = f"{f'At {at} scale, of' if at else 'Of'} {len(found)} statements {formatting.listed([first, *kinds])}"
     clear = [(one.low / one.value, title) for title, one in supported if one.basis == "experiment" and one.low > 0]
-    clearest = f"; clearest: {max(clear)[1]}" if clear else ""
+    clearest = f"; clearest support: {max(clear)[1]}" if clear else ""
     return f"{sentence}{clearest}."
 
 

@@ -175,7 +175,7 @@ def test_rows_with_few_images_decide_nothing_about_classes(monkeypatch: pytest.M
     assert len(whole) == 20
     tests = attacked(monkeypatch, "kdd21/T1", few=20)
     assert len(by_part(tests, "kdd21/C8")["in every row"]) == 12
-    why = {name: f"{name}: 20 test images in a class, of at least 50" for name in ("CW_inf", "N_attack")}
+    why = {name: f"{name}: 20 test images in a class, fewer than 50" for name in ("CW_inf", "N_attack")}
     assert reasons(tests, "kdd21/C8") == {("in every row",): "; ".join(why.values())}
     others = attacked(monkeypatch, "iclr21/T2", few=20)
     assert reasons(others, "iclr21/C9") == {(): why["N_attack"], ("other vulnerable classes",): why["N_attack"]}
@@ -334,7 +334,7 @@ def test_each_reason_of_a_claim_is_stated_once() -> None:
 @pytest.mark.parametrize(
     ("per_class", "right", "reason"),
     [
-        (49, 40, "49 test images in a class, of at least 50"),
+        (49, 40, "49 test images in a class, fewer than 50"),
         (50, 11, "the total is not above 2 times chance (20 percent)"),
         (50, 14, ""),
     ],
@@ -353,7 +353,7 @@ def test_preconditions_of_a_verdict_about_classes(per_class: int, right: int, re
         (100, 24, "24 of 100 clean images of the class are correct"),
         (1000, 49, "490 of 1000 clean images of the class are correct"),
         (1000, 50, ""),
-        (40, 90, "40 test images of the class, of at least 50"),
+        (40, 90, "40 test images of the class, fewer than 50"),
     ],
 )
 def test_colours_say_nothing_about_a_class_that_is_not_recognised(per_class: int, clean: float, reason: str) -> None:

@@ -281,7 +281,7 @@ def test_which_data_sets_give_verdicts() -> None:
     assert audits([30] * 10, 50, data="fashion-mnist").unfit == "not a data set of the papers"
     assert not audits([30] * 10, 50, data="mnist").judges("iclr21/C14")  # its numbers are unreadable in the paper
     few = audits([30] * 10, 49)
-    assert few.fault == few.unfit == "49 test images in a class, of at least 50"
+    assert few.fault == few.unfit == "49 test images in a class, fewer than 50"
     assert audits([1] * 10, 2, scale="smoke").judges("kdd21/C1")
     for right, fault in ((11, "the total is not above 2 times chance (20 percent)"), (14, "")):
         assert audits([right] * 10, 50).fault == fault, right  # 22 percent of 500 images are not above 20, 28 are
@@ -397,7 +397,7 @@ def test_the_table_of_data_sets() -> None:
         "Linf:4/255",
         "100.0",
         "61.2",
-        "49 test images in a class, of at least 50",
+        "49 test images in a class, fewer than 50",
     ]
     assert skipped.rows[0].cells[0].text == "its files were not found"
 

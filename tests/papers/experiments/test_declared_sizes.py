@@ -132,7 +132,7 @@ def test_over_fitting_is_judged_only_where_the_accuracy_falls() -> None:
     assert not_over_fitted(SMALL, ends_of(0.4)) == {}
     reason = not_over_fitted(SMALL, ends_of(0.499))["over-fitting"]
     assert reason.startswith(
-        "AT does not over-fit: from the best to the last epoch, its accuracy falls by 0.1 points ["
+        "AT does not over-fit: from the best to the last epoch, its accuracy changes by -0.1 points ["
     )
     assert not_over_fitted(SMOKE, ends_of(0.499)) == {}
 

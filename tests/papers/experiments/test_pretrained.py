@@ -87,7 +87,7 @@ def test_audits_of_the_same_weights_are_loaded(tmp_path: Path) -> None:
     assert again()[0].tables == first.tables
     assert audit.stat().st_mtime_ns == before
     assert [verdict.note for verdict in first.verdicts] == [
-        "first model: 3 test images in a class, of at least 50",
+        "first model: 3 test images in a class, fewer than 50",
         "the claim compares a standard and an adversarially trained model",
     ]
     weights(tmp_path, "a.safetensors", 1)

@@ -697,8 +697,8 @@ def not_over_fitted(scale: Scale, ends: Resampled) -> dict[str, str]:
     value, low, high = ends.total()(ALPHA)
     if low > 0 or scale.name == "smoke":
         return {}
-    fall = f"{value:.1f} points [{low:.1f}, {high:.1f}]"
-    return {"over-fitting": f"AT does not over-fit: from the best to the last epoch, its accuracy falls by {fall}"}
+    change = f"{-value:+.1f} points [{-high:+.1f}, {-low:+.1f}]"
+    return {"over-fitting": f"AT does not over-fit: from the best to the last epoch, its accuracy changes by {change}"}
 
 
 class RadiusSweep(_Window, trainings=radius_trainings):

@@ -217,7 +217,7 @@ def unmet_precondition(scale: Scale, counts: ClassCounts) -> str:
         return ""
     least = int(counts.count[counts.present].min())
     if least < LEAST_IMAGES:
-        return f"{least} test images in a class, of at least {LEAST_IMAGES}"
+        return f"{least} test images in a class, fewer than {LEAST_IMAGES}"
     chance = BEYOND_CHANCE / int(counts.present.sum())
     low, _ = proportion_interval(counts.correct.sum(), counts.count.sum())
     return f"the total is not above {BEYOND_CHANCE} times chance ({100 * chance:.3g} percent)" if low <= chance else ""
@@ -250,7 +250,7 @@ def unrecognised(scale: Scale, table: Outcomes, label: int) -> str:
     if scale.name in EXEMPT:
         return ""
     if len(correct) < LEAST_IMAGES:
-        return f"{len(correct)} test images of the class, of at least {LEAST_IMAGES}"
+        return f"{len(correct)} test images of the class, fewer than {LEAST_IMAGES}"
     found, chance = proportion(correct), BEYOND_CHANCE / table.num_classes
     if found.low > chance and found.value >= RECOGNISED:
         return ""

@@ -38,6 +38,7 @@ from classwise.papers.tables import (
     findings_sentence,
     images_to_decide,
     overviews,
+    parts_supported,
     summary_text,
     verdict_table,
     whole_answer,
@@ -175,6 +176,17 @@ def test_a_repeated_test_has_one_interval(
         assert verdict.answer == "inconclusive" or (verdict.adjusted <= ALPHA and (verdict.low > 0 or verdict.high < 0))
     assert all(len(texts) == 1 for texts in shown.values()), shown
     assert repr(correct_jointly(found)) == repr(found), "a second correction changes nothing"
+
+
+def test_a_repeated_test_counts_once() -> None:
+    """The verdicts of three items with the same test are those of two of them, and of one."""
+    other, same = evaluate([claim(2.6)]), evaluate([replace(claim(2.1), claim="kdd21/C9")])
+    alone, *_ = correct_jointly([*same, *other])
+    for repeats in (2, 3):
+        assert [repr(one) for one in correct_jointly([*same * repeats, *other])[:repeats]] == [repr(alone)] * repeats
+    assert alone.level == ALPHA
+    (distinct,) = evaluate([replace(claim(2.1), claim="kdd21/C10", estimand="another number")])
+    assert correct_jointly([*same, distinct, *other])[0].level < ALPHA
 
 
 def test_a_rescaled_interval_that_includes_zero_is_inconclusive() -> None:
@@ -330,6 +342,25 @@ def test_the_overview_of_a_claim() -> None:
     )
 
 
+def test_parts_that_are_supported_at_their_largest_scale() -> None:
+    """A part that a larger scale supports, although a smaller one has an unclear test of it and of another part."""
+    parts = [replace(claim(value), claim="benz20/C5", covers=covers) for value, covers in SUPERSEDED]
+    good, unclear = (
+        result_of(scale, *evaluate([test])) for scale, test in zip(("reduced", "small"), parts, strict=True)
+    )
+    tests = [(result, verdict) for result in (good, unclear) for verdict in result.verdicts]
+    assert parts_supported("benz20/C5", tests) == (1, 3)
+    assert parts_supported("benz20/C5", tests[1:]) == (0, 3)
+    assert parts_supported("iclr21/C2", [])[1] == len(catalogue.claim_parts("iclr21/C2"))
+
+
+SUPERSEDED = (
+    (4.0, ("cifar10: mutual inside superclasses",)),
+    (0.5, ("cifar10: mutual inside superclasses", "cifar100: mutual inside superclasses")),
+)
+"""Estimates and parts of the tests at the larger and at the smaller scale."""
+
+
 @pytest.mark.parametrize("value", [0.4, -1.2, 1.9])
 def test_the_images_that_decide_have_the_power(value: float) -> None:
     """With so many times the images, four of five new estimates around the value are conclusive."""
@@ -353,6 +384,7 @@ def test_images_decide_nothing_where_they_are_not_the_reason() -> None:
         replace(unclear, trainings=3),
         replace(unclear, basis="computation"),
         replace(unclear, value=0.0),
+        replace(unclear, low=0.9),  # only its adjusted p-value makes it inconclusive
         replace(unclear, low=float("nan")),
         replace(unclear, low=-1.0, limits=CORRELATION),
     ):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import yaml
 from tools.result_charts import CHARTS, DRAWN
-from tools.result_pages import PAGES, RESULTS
+from tools.result_pages import PAGES, RESULTS, recorded_board
 
 import classwise
 from classwise.attacks import ATTACKS
@@ -31,6 +31,7 @@ from classwise.core.settings.config import make
 from classwise.data import CORRUPTIONS, load_data
 from classwise.data.duplicates import content_hashes
 from classwise.papers import catalogue
+from classwise.reporting import formatting
 from classwise.reporting.evidence.build import verify
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
@@ -106,6 +107,17 @@ def test_links_have_targets(document: Path) -> None:
 def test_the_charts_of_results_are_those_of_the_committed_data(name: str) -> None:
     """To draw them again: ``python -m tools.result_charts``."""
     assert DRAWN[name]().standalone() == (CHARTS / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_board_has_the_ranks_of_the_recorded_audits() -> None:
+    """With pairs of images, which its JSON file does not have."""
+    text = (RESULTS / "board" / "README.md").read_text(encoding="utf-8")
+    for table in recorded_board().tables:
+        for _, row in table.frame.iterrows():
+            ranks = f"{row['rank']} ({row['rank']}–{row['rank_high']})" if len(table.entries) > 1 else f"{row['rank']}"
+            shares = {name: formatting.bare_percent(row[name]) for name in ("worst", "overall", "clean")}
+            assert f"| {row['model']} | {ranks} | {row['worst_class']}, {shares['worst']} % [" in text
+            assert re.search(rf"\| {row['model']} \|.*\| {shares['overall']} % \[.*\| {shares['clean']} % \|\n", text)
 
 
 def test_the_charts_of_results_have_the_numbers_of_the_pages() -> None:

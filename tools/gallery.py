@@ -15,6 +15,7 @@ import torch
 import yaml
 from PIL import Image
 from tests.browser.session import browser
+from tools.result_pages import recorded_board
 from torch import Tensor, nn
 
 import classwise as cw
@@ -94,7 +95,7 @@ def curve(folder: Path) -> None:
 
 def board(folder: Path) -> None:
     """The top of the leaderboard of the results."""
-    cw.report(cw.board([RECORDED / "board" / "board.json"]), folder / "index.html")
+    cw.report(recorded_board(), folder / "index.html")
     picture(folder / "index.html", "board")
 
 

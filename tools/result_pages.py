@@ -29,9 +29,20 @@ def paper(name: str, page: Path) -> None:
     cw.papers.write_pages([name], RESULTS / "papers", page.parent)
 
 
+def recorded_board() -> cw.Board:
+    """The leaderboard: its JSON file, and the recorded audits of the half-width models, which are paired by image."""
+    file, named = RESULTS / "board" / "board.json", dict[str, Path]()
+    known = {entry.name for table in cw.board([file]).tables for entry in table.entries}
+    for audit in sorted((RESULTS / "real-size" / "seed-0").glob("*/audits/pgd")):
+        name = f"{audit.parts[-3].lower().replace('+', '-')}-half-width"
+        if name in known:
+            named[name] = audit
+    return cw.board([file, named], extra_data=dict.fromkeys(named, False))
+
+
 def board(page: Path) -> None:
-    """Write the page of the leaderboard from its JSON file."""
-    cw.report(cw.board([RESULTS / "board" / "board.json"]), page)
+    """Write the page of the leaderboard."""
+    cw.report(recorded_board(), page)
 
 
 def real_size(page: Path) -> None:

@@ -36,11 +36,20 @@ def test_names_and_extra_data(classwise: Classwise, audits: list[Path]) -> None:
     assert {row["entry"]["name"]: row["entry"]["extra_data"] for row in rows} == {"a": True, "b": False}
 
 
+def test_a_named_audit_beside_a_file(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of the file keeps its name."""
+    monkeypatch.chdir(tmp_path)
+    for place, name in enumerate(("plain", "fair")):
+        saved(tmp_path / name, 0.4, place + 1)
+    assert classwise("board", "mine=plain", "--out", "old").status == 0
+    (table,) = classwise("board", "old/board.json", "new=fair", "--json").facts["tables"]
+    assert {row["entry"]["name"] for row in table["rows"]} == {"mine", "new"}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["gone"], "gone does not exist; expected an audit, a run, a folder of these"),
-        (["a=plain", "fair"], "'fair' has no name; name all or none"),
         (["a=plain", "a=fair"], "'a' names 2 sources; give each a name of its own"),
         (["plain", "--extra-data", "plain=maybe"], "--extra-data plain=maybe: expected yes or no"),
         (["plain", "--extra-data", "fair=no"], "unknown row 'fair'"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import classwise as cw
-from tests.auditing.test_criteria import written
+from tests.auditing.test_criteria import POLICY, written
 from tests.reporting.test_evidence import as_if_computed
 
 from .conftest import Classwise
@@ -114,6 +114,20 @@ def test_an_audit_with_a_policy_decides_its_criteria_as_evidence_does(
     assert [*facts["fail_if"].values()] == [
         True if text.endswith(">= 0") else None if guards else False for text in conditions
     ]
+
+
+def test_a_run_is_audited_at_the_threat_of_the_policy(
+    classwise: Classwise, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at that of its training; another one on the command line is refused."""
+    monkeypatch.chdir(tmp_path)
+    (threat_model := {**POLICY["threat_model"]})["radius"] = "Linf:0.05"
+    written(Path("policy.yaml"), threat_model=threat_model, fail_if=["overall(clean) > 0.99"])
+    words = ("audit", run_folder, "--subset=40", "--policy=policy.yaml")
+    said = classwise(*words, "--out=a")
+    assert said.status == 0, said.err
+    assert cw.Run.open(run_folder).recipe.threat != "Linf:0.05" == cw.Audit.load("a").outcomes.meta.threat
+    assert "states the threat Linf:0.05, and the audit has Linf:0.1" in classwise(*words, "--threat=Linf:0.1").refusal
 
 
 def test_the_criteria_of_a_policy_are_checked_before_any_attack(

@@ -165,6 +165,8 @@ def test_what_to_cite(classwise: Classwise) -> None:
     assert classwise("cite", "standard").out.startswith("@book{goodfellow2016deep")
     assert classwise("cite", "sgd").out.startswith("% sgd: no paper")
     assert classwise("cite", "autoattack").out.count("@inproceedings{") == 4
+    assert classwise("cite", "classwise").out.startswith("@misc{classwise,\n  note = {The classwise developers. ")
+    assert f"version {cw.__version__}}}" in classwise("cite", "classwise").out
     said = classwise("cite", "cfa-att")
     assert (said.status, said.err.count("\n")) == (2, 1)
 
@@ -176,13 +178,13 @@ def test_what_to_cite_for_a_file_and_a_run(
     Path("mine.yaml").write_text("extends: cfa-at\nname: mine\nupdate: awp\n")
     said = classwise("cite", "mine.yaml")
     comment, rest = said.out.split("\n", 1)
-    assert comment == "% mine: Based on cfa-at, with other settings"
+    assert comment == "% mine.yaml: Based on cfa-at, with other settings"
     assert rest.count("@inproceedings{") == 3
     Path("mine.yaml").write_text("extends: cfa-at\nname: mine\ndescription: Mine.\nsource: a@b.org,\n")
-    assert classwise("cite", "mine.yaml").out.startswith("% mine: Mine. ab.org,\n@inproceedings{")
+    assert classwise("cite", "mine.yaml").out.startswith("% mine.yaml: Mine. ab.org,\n@inproceedings{")
     Path("run").mkdir()
     Path("run/recipe.yaml").write_text(cw.Recipe.read("standard").yaml())
-    assert classwise("cite", "run").out.startswith("% standard: Standard training")
+    assert classwise("cite", "run").out.startswith("% run: Standard training")
     said = classwise("cite", "missing.yaml")
     assert (said.status, said.err.count("\n")) == (2, 1)
 

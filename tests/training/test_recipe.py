@@ -63,7 +63,10 @@ def test_a_description_that_is_stated_is_kept() -> None:
     nothing: dict[str, Any] = {"name": "mine", "objective": "at"}
     assert Recipe.read(nothing, {"epochs": 7}).description == ""
     short = Recipe.read("cfa-at", {"epochs": 7}, budget="short")
-    assert (short.name, short.description) == ("cfa-at-short", "Based on cfa-at-short, with other settings.")
+    assert (short.name, short.description) == (
+        "cfa-at-short",
+        "Based on cfa-at with budget short, with other settings.",
+    )
 
 
 def test_a_recipe_that_extends_another_has_its_own_description_and_source(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def audit(
     if seeds:
         refuse_for_seeds(model, **of_whole, settle=options["settle"], cache=cache, **vars(sharding))
     run = seeds[0] if seeds else model.run(needed=data.data is None)
-    threat = asked.threat_of(run)
+    threat = asked.threat_of(run if policy is None else None)
     with launched() as processes:
         device = sharding.device(cluster, local_device(str(options["device"])), options["batch_size"])
         options = {**options, "device": device}

@@ -10,7 +10,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, OUTPUT
-from classwise.cli.options import Json, new_folder, out_option, pairs, single_sources
+from classwise.cli.options import Json, is_named, new_folder, out_option, pairs, single_sources
 from classwise.core.errors import ClasswiseError
 
 ANSWERS = {"yes": True, "no": False}
@@ -57,7 +57,7 @@ def board(
     Examples:
         classwise board audits --out board
         classwise board at=runs/at ours=audits/ours --extra-data ours=yes
-        classwise board board/board.json runs/new --out board
+        classwise board board/board.json new=audits/new --out board
         classwise board audits model_info/cifar10/Linf/*.json --out board
     """  # noqa: D301  # \b keeps the lines of the example apart
     folder = None if out is None else new_folder(out)
@@ -66,7 +66,10 @@ def board(
         if answer not in ANSWERS:
             raise ClasswiseError(f"--extra-data {name}={answer}: expected yes or no")
     stated = {name: ANSWERS[answer] for name, answer in answers.items()}
-    made = cw.board(single_sources(sources, "sources"), confidence=confidence, extra_data=stated)
+    named = [source for source in sources if is_named(source)]
+    single_sources(named, "sources")  # refuses a repeated name
+    each = [dict([source.split("=", 1)]) if source in named else source for source in sources]
+    made = cw.board(each, confidence=confidence, extra_data=stated)
     files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:
         console.show_json(made.to_dict())

@@ -334,12 +334,12 @@ def cite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A recipe or its YAML file, a run folder, a part such as awp or ccm, an attack, or a suite.",
+            help="A recipe or its YAML file, a run folder, a part such as awp or ccm, an attack, a suite, classwise.",
         ),
     ],
     json: Json = False,
 ) -> None:
-    """Print the BibTeX entries of a method, run or attack.
+    """Print the BibTeX entries of a method, run or attack, or of classwise.
 
     A recipe of your own and a run begin with a comment: what the recipe is, or on which recipe it is based.
 
@@ -349,16 +349,16 @@ def cite(
         classwise cite runs/cfa
         classwise cite autoattack >> paper.bib
     """  # noqa: D301  # \b keeps the lines of the example apart
-    from classwise.training.citations import papers, recipe_of
+    from classwise.training.citations import ITSELF, papers, recipe_of
     from classwise.training.recipe_files import recipe_names
 
     found = papers(name)
     if json:
         console.show_json([dataclasses.asdict(paper) for paper in found])
         return
-    if name not in recipe_names() and (recipe := recipe_of(name)):
+    if name not in (ITSELF.key, *recipe_names()) and (recipe := recipe_of(name)):
         about = ". ".join(text.rstrip(".") for text in (recipe.description, recipe.source) if text)
-        typer.echo(one_line(f"% {recipe.name}: {about or 'no description'}".replace("@", "")))  # @ begins an entry
+        typer.echo(one_line(f"% {name}: {about or 'no description'}".replace("@", "")))  # @ begins an entry
     if not found:
         typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
         return

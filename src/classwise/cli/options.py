@@ -218,13 +218,18 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     return found
 
 
+def is_named(source: str) -> bool:
+    """Whether a source is given as ``NAME=SOURCE``."""
+    return "=" in source and not Path(source).exists()
+
+
 def named_sources(sources: list[str]) -> list[str | Path] | dict[str, list[str | Path]]:
     """The sources of a command: a list, or by name if they are given as ``NAME=SOURCE``.
 
     Raises:
         ClasswiseError: if some have a name and some have none.
     """
-    named = ["=" in source and not Path(source).exists() for source in sources]
+    named = [is_named(source) for source in sources]
     if not any(named):
         return [*sources]
     if not all(named):

@@ -10,6 +10,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES, members
 from classwise.core.settings.bibliography import OtherSource, Paper, papers_of
 from classwise.core.settings.config import parse_spec
+from classwise.core.version import __version__
 from classwise.data import AUGMENTATIONS
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
 from classwise.training.folder import Run, runs_in
@@ -29,6 +30,11 @@ PARTS = (
     ATTACKS,
 )
 """The registries of parts that have sources."""
+ITSELF = OtherSource(
+    "classwise",
+    "The classwise developers. classwise: class-wise adversarial robustness, measured and improved, "
+    f"version {__version__}",
+)
 
 
 def recipe_of(name: str) -> Recipe | None:
@@ -48,11 +54,13 @@ def papers(name: str) -> list[Paper | OtherSource]:
     """Return the papers of a recipe, a run, a part, an attack or a suite, each once, in the order of recipe fields.
 
     Args:
-        name: a name, the YAML file of a recipe, or a run folder.
+        name: a name, the YAML file of a recipe, or a run folder; ``classwise``: this package.
 
     Raises:
         ClasswiseError: if the name is unknown, or the file or the folder has no valid recipe.
     """
+    if name == ITSELF.key:
+        return [ITSELF]
     recipe = recipe_of(name)
     if recipe is not None:
         return papers_of(source for part in recipe.described_parts for source in part.sources())

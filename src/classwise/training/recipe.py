@@ -308,7 +308,8 @@ class Recipe:
             source: a recipe's name, a YAML file, a mapping or a `Recipe`.
             overrides: values by dotted field, such as ``{"optimizer.lr": 0.05}``; text is parsed as YAML. Applied
                 after the budget. Unless they change only the data, the seed or the precision, the description becomes
-                "Based on NAME, with other settings.", and the source is empty.
+                "Based on NAME, with other settings." or "Based on NAME with budget BUDGET, with other settings.", and
+                the source is empty.
             budget: one of the recipe's budgets, such as ``"short"``; None for the full recipe.
 
         Raises:
@@ -321,10 +322,11 @@ class Recipe:
             values = dict(source)
         else:
             values = read_values(str(source))
-        budgets = take_budgets(values)
+        budgets, base = take_budgets(values), str(values.get("name", "custom"))
         if budget is not None:
             apply_budget(values, budget, budgets, Recipe)
-        override_all(values, overrides or {}, Recipe)
+            base = f"{base} with budget {budget}"
+        override_all(values, overrides or {}, Recipe, base)
         recipe = recipe_from_values(values)
         if isinstance(source, Recipe) and recipe._text() == source._text():
             recipe = source

@@ -198,13 +198,14 @@ OF_A_RUN = re.compile(
 """The dotted fields that are chosen for a run; all others are settings of the method."""
 
 
-def override_all(values: dict[str, Any], overrides: Mapping[str, Any], kind: type) -> None:
+def override_all(values: dict[str, Any], overrides: Mapping[str, Any], kind: type, base: str) -> None:
     """Set dotted fields of a recipe, in order; if settings of the method change, the recipe is `derived`.
 
     Args:
         values: the fields, modified in place.
         overrides: values by dotted field; text is parsed as YAML.
         kind: the dataclass of recipes.
+        base: what the fields are without the overrides, such as ``trades with budget short``.
 
     Raises:
         ClasswiseError: if a field does not exist.
@@ -216,7 +217,7 @@ def override_all(values: dict[str, Any], overrides: Mapping[str, Any], kind: typ
     stated = before.get("description") or before.get("source")
     if stated and any(_json_at(before, path) != _json_at(values, path) for path in settings):
         texts = {key: values[key] for key in ("description", "source") if key in overrides}
-        derived(values, str(before.get("name", "custom")))
+        derived(values, base)
         values |= texts
 
 

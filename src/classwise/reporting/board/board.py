@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from classwise.auditing.compare.comparability import Named, check_alike
-from classwise.auditing.compare.sources import as_list
 from classwise.auditing.outcomes.table import ALL, CLEAN
+from classwise.auditing.run.result import Audit
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.names import fresh_name
@@ -24,7 +25,8 @@ __all__ = ["Board", "board"]
 @checked
 def board(
     sources: Annotated[
-        Sequence[Source] | Source | Mapping[str, Source], "an Audit, a path, or a list or mapping of these"
+        Sequence[Source | Mapping[str, Source]] | Source | Mapping[str, Source],
+        "an Audit, a path, or a list or mapping of these",
     ],
     *,
     confidence: Level = 0.95,
@@ -42,7 +44,7 @@ def board(
     Args:
         sources: audits, folders of audits, run folders (all their audits), folders of runs or audits, ``board.json``
             files, and ``model_info`` files: with the results of classwise, which are rows, or of RobustBench, which
-            are listed apart. Or a mapping from names to sources of one row each.
+            are listed apart. Or a mapping from names to sources of one row each, also among the others of a list.
         confidence: the confidence level of the intervals, and of the ranks of a table jointly.
         extra_data: for names of rows, whether images beside the data set's own were used for training.
 
@@ -62,7 +64,7 @@ def board(
         ['0']
     """
     alpha = alpha_of(confidence)
-    found = _named(sources) if isinstance(sources, Mapping) else _all(sources)
+    found = _all(sources)
     if not found:
         raise ClasswiseError("nothing to rank: give at least one audit")
     published = tuple(entry for entry in found if isinstance(entry, Published))
@@ -75,8 +77,11 @@ def board(
     return Board(tuple(order), tuple(by_threat), alpha)
 
 
-def _all(sources: Sequence[Source] | Source) -> list[Candidate | Published]:
-    return [entry for source in as_list(sources) for entry in read(source)]
+def _all(
+    sources: Sequence[Source | Mapping[str, Source]] | Source | Mapping[str, Source],
+) -> list[Candidate | Published]:
+    each = [sources] if isinstance(sources, Mapping | Audit | str | os.PathLike) else [*sources]
+    return [entry for one in each for entry in (_named(one) if isinstance(one, Mapping) else read(one))]
 
 
 def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:

@@ -122,7 +122,7 @@ def sweep(folder: Path) -> None:
 def paper(folder: Path) -> None:
     """The chart of the claims of a paper."""
     cw.papers.write_pages(["kdd21"], RECORDED / "papers", folder)
-    picture(folder / "kdd21.html", "paper", "#overview")
+    picture(folder / "kdd21.html", "paper")
 
 
 def exported(result: object, figure: str, name: str, folder: Path) -> None:

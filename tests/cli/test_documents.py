@@ -226,7 +226,6 @@ NOT_RUN = {
     "--policy": "requires all images and its attacks; tests/test_docs.py runs an example",
     "nets:build": "is the classifier of the README, whose example tests/cli/test_readme.py runs",
     "adjusted=docs/results/real-size/seed-0/AT+adjusted/audits/pgd": "reads results; tools/gallery.py compares these",
-    "docs/results/board/board.json": "reads results; tools/result_pages.py writes this page",
     "digits_net:build": "is trained in a tutorial; tests/test_docs.py and tests/test_tutorials.py run it",
     "--robustbench": "needs an audit under AutoAttack; tests/reporting/test_robustbench.py makes such an object",
     "--robustbench-info": "the same",

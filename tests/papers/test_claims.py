@@ -345,9 +345,7 @@ def test_the_overview_of_a_claim() -> None:
 def test_parts_that_are_supported_at_their_largest_scale() -> None:
     """A part that a larger scale supports, although a smaller one has an unclear test of it and of another part."""
     parts = [replace(claim(value), claim="benz20/C5", covers=covers) for value, covers in SUPERSEDED]
-    good, unclear = (
-        result_of(scale, *evaluate([test])) for scale, test in zip(("reduced", "small"), parts, strict=True)
-    )
+    good, unclear = result_of("reduced", *evaluate(parts[:1])), result_of("small", *evaluate(parts[1:]))
     tests = [(result, verdict) for result in (good, unclear) for verdict in result.verdicts]
     assert parts_supported("benz20/C5", tests) == (1, 3)
     assert parts_supported("benz20/C5", tests[1:]) == (0, 3)

@@ -99,11 +99,8 @@ def test_results_match_the_current_experiments(file: Path) -> None:
 def test_verdicts_follow_from_p_values_and_intervals(paper: str, scale: str) -> None:
     """By Holm's procedure over all tests of a paper at a scale, each once, computed by NumPy's functions."""
     sampled = [verdict for _, verdict in verdicts_on(paper, scale) if not verdict["exact"]]
-    distinct = {
-        (verdict["claim"], verdict["estimand"], *verdict["covers"], verdict["value"]): verdict["p_value"]
-        for verdict in sampled
-    }
-    order = np.sort([*distinct.values()])
+    keys = {(v["claim"], v["estimand"], *v["covers"], v["value"], v["p_value"]): v["p_value"] for v in sampled}
+    order = np.sort([*keys.values()])
     steps = np.minimum(np.maximum.accumulate(order * np.arange(len(order), 0, -1)), 1)
     rejected = int((steps <= ALPHA).sum())
     for verdict in sampled:
@@ -318,7 +315,8 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         item = f", {one.shown[0].item.removeprefix(f'{paper}/')}" if one.shown else ""
         assert title == f"{number}{item}: {one.claim.title}"
         remark = mark.removeprefix(mark := f"{MARKS[one.whole]} {one.whole}")
-        assert scale == ", ".join(filter(None, (one.scales, one.data.removeprefix("cifar10")))) or scale == "–"
+        data = "" if one.data == "cifar10" else one.data
+        assert scale == (", ".join(filter(None, (one.scales, data))) or "–")
         basis = one.shown[1].basis if one.shown else "experiment"
         supported, total = parts_supported(one)
         if supported and one.whole in ("inconclusive", "not observed"):

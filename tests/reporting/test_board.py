@@ -203,6 +203,8 @@ def test_folders_of_audits_and_names(tmp_path: Path) -> None:
     check_refused(
         r"^mine=.* contains 2 rows; a name applies to one row: give one audit$", cw.board, {"mine": tmp_path / "audits"}
     )
+    at, cfa = ({"mine": tmp_path / "audits" / name} for name in ("at", "cfa"))
+    check_refused("'mine' names 2 sources; give each a name of its own", cw.board, [at, cfa])
 
 
 def test_a_model_is_one_row() -> None:

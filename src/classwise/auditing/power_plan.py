@@ -20,6 +20,7 @@ from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress.display import listening
 from classwise.core.progress.listener import Progress
+from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.config import Count, Seed
 from classwise.stats.counts import FloatArray, IntArray
@@ -402,10 +403,10 @@ def _assumed(
     spread, overall = (run_sd if run_sd is not None else RUN_SD if found is None else found for found in known[1:])
     unlike = "half as many images as two unrelated ones would (assumed)"
     if differing is not None:
-        unlike = f"{100 * differing:.1f} % of the images ({_origin(different, known[0])})"
-    points = f"{100 * spread:.1f} points in a class, {100 * overall:.1f} overall"
+        unlike = f"{in_percent(differing):.1f} % of the images ({_origin(different, known[0])})"
+    points = f"{in_percent(spread):.1f} points in a class, {in_percent(overall):.1f} overall"
     sentences = (
-        f"Class accuracies ({about}): {100 * first.min():.1f} to {100 * first.max():.1f} %.",
+        f"Class accuracies ({about}): {in_percent(first.min()):.1f} to {in_percent(first.max()):.1f} %.",
         f"Two models, or two runs, have different outcomes on {unlike}.",
         f"Standard deviation over runs ({_origin(run_sd, known[1])}): {points}.",
     )
@@ -464,7 +465,7 @@ def _questions(
         gap = float(assumed.second.min() - first.min())
         if not gap:
             raise _contradicted("the worst-class accuracies of the two methods are equal")
-        text = f"worst classes differ by {100 * gap:.1f} points, as estimated"
+        text = f"worst classes differ by {in_percent(gap):.1f} points, as estimated"
         asked.append((text, Question("difference"), Population(first, assumed.second)))
     if not asked:
         raise ClasswiseError(

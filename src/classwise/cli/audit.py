@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def audit(
     model: ModelSource,
     data: DataSource,
-    asked: Annotated[Flags, flags(*FLAGS)],
+    asked: Annotated[Flags, flags(*FLAGS, threat="that of the policy, the run or the data set")],
     *,
     out: Annotated[
         Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT; without a run audits/MODEL-DATA-SPLIT")

@@ -10,7 +10,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA, OUTPUT
-from classwise.cli.options import Json, is_named, new_folder, out_option, pairs, single_sources
+from classwise.cli.options import Json, is_named, new_folder, out_option, pairs
 from classwise.core.errors import ClasswiseError
 
 ANSWERS = {"yes": True, "no": False}
@@ -66,9 +66,7 @@ def board(
         if answer not in ANSWERS:
             raise ClasswiseError(f"--extra-data {name}={answer}: expected yes or no")
     stated = {name: ANSWERS[answer] for name, answer in answers.items()}
-    named = [source for source in sources if is_named(source)]
-    single_sources(named, "sources")  # refuses a repeated name
-    each = [dict([source.split("=", 1)]) if source in named else source for source in sources]
+    each = [dict([source.split("=", 1)]) if is_named(source) else source for source in sources]
     made = cw.board(each, confidence=confidence, extra_data=stated)
     files = [] if folder is None else [cw.report(made, folder / "index.html"), *made.save(folder)]
     if json:

@@ -24,6 +24,7 @@ from classwise.cli.options import (
     printing_beside,
 )
 from classwise.core.errors import ClasswiseError
+from classwise.core.rounding import in_percent
 
 
 @grouped
@@ -103,8 +104,8 @@ def interpolate_weights(
         rows = [
             (
                 f"{share:g}",
-                f"{100 * row['score']:.1f}",
-                f"{100 * row['worst']:.1f}",
+                f"{in_percent(row['score']):.1f}",
+                f"{in_percent(row['worst']):.1f}",
                 "saved" if share == found.share else "",
             )
             for share, row in tried.iterrows()

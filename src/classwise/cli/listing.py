@@ -334,12 +334,13 @@ def cite(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A recipe or its YAML file, a run folder, a part such as awp or ccm, an attack, a suite, classwise.",
+            help="A recipe or its YAML file, a run folder, a part such as awp or ccm, an attack, a suite, "
+            "or classwise.",
         ),
     ],
     json: Json = False,
 ) -> None:
-    """Print the BibTeX entries of a method, run or attack, or of classwise.
+    """Print BibTeX entries of a method, run or attack.
 
     A recipe of your own and a run begin with a comment: what the recipe is, or on which recipe it is based.
 

@@ -48,6 +48,7 @@ WORDS = {
     "%²": "the unit of CV",
     "AT": "adversarial training with PGD, also called Madry",
     "beta": "the weight of the attacked outputs in TRADES",
+    "CFA": "class-wise calibrated fair adversarial training",
     "CCM, CCR, FAWA": "the three parts of CFA: radius by class, regularisation by class, averaging over fair epochs",
     "CV": "the variance of the class accuracies",
     _CLASSES: "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
@@ -55,7 +56,7 @@ WORDS = {
     "EMA": "an average of the weights over the training",
     "FAT, FRL": "other methods that the paper compares",
     "HE": "hypersphere embedding; HE-LIS and HE-CMP train it with a growing 1/T",
-    "homing": "errors that are right for a model trained without the predicted class",
+    "homing": "errors that a model trained without the predicted class classifies correctly",
     "M_ij": "the share of the images of class i that are taken for class j",
     "MCD": "the highest minus the lowest class accuracy",
     "N_attack": "an attack that only queries the model",
@@ -142,11 +143,11 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
         "over": [f"classwise papers page {name}", about["venue"]],
         "headline": about["title"],
         "lead": (
-            f"Items of the paper: {len(items)}; experiments: {counts['runnable']}, with a result: {done}; parts of the "
-            f"library: {counts['covered']}; missing: {counts['missing']}. "
+            f"Items of the paper: {len(items)}; experiments: {counts['runnable']}, with a result: {done}; covered by "
+            f"the library: {counts['covered']}; missing: {counts['missing']}. "
             f"{work_text([result for results in page_results.values() for result in results])}"
         ).strip(),
-        "population": "Intervals are for new images of the same classes, with the trained models fixed.",
+        "population": _population(decide),
         "findings": findings_sentence(name, everything) if done else "",
         "overview": chart,
         "scales": [(scale, MODELS[scale]) for scale in NAMES if scale in used],
@@ -161,6 +162,13 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
 def _order(one: Overview) -> int:
     """Decided claims are first."""
     return list(MARKS).index(one.whole)
+
+
+def _population(verdicts: Sequence[Verdict]) -> str:
+    """What the intervals of the verdicts are for."""
+    several = any(one.trainings > 1 for one in verdicts)
+    models = "new trainings of the models where a result has several" if several else "the trained models"
+    return f"Intervals are for new images of the same classes and {models}."
 
 
 def _words(chart: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

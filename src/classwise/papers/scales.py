@@ -14,7 +14,7 @@ NAMES: tuple[Name, ...] = ("smoke", "small", "reduced", "medium", "full")
 MODELS: dict[Name, str] = {
     "smoke": "a tiny network on digits, which is no evidence",
     "small": "a part of the training images and a small network",
-    "reduced": "all training images of CIFAR-10, a quarter of the network's width, 12 epochs",
+    "reduced": "all training images, a quarter of the network's width, 12 epochs",
     "medium": "the data and network of the paper, 30 epochs",
     "full": "the setting of the paper",
 }

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from classwise.core.rounding import rounded
 from classwise.papers import catalogue
 from classwise.papers.catalogue import Claim
 from classwise.papers.claims import ALPHA, Measurement, Test, Verdict
@@ -257,7 +258,7 @@ def estimate_cell(
     """
     if math.isnan(one.value):
         return Cell(formatting.NONE)
-    value, low, high = (f"{scale * end:{sign}z.{digits}f}" for end in one)
+    value, low, high = (f"{rounded(scale * end):{sign}z.{digits}f}" for end in one)
     for test in tests:
         values = [part(ALPHA).value for part in test.estimators]
         if any(math.isclose(scale * one.value, tested, rel_tol=1e-9, abs_tol=1e-9) for tested in values):
@@ -400,7 +401,7 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         shown = None if claim.question else _shown(summary, whole)
         tests = ([shown] if shown else []) + summary.tests
         scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
-        sets = shown[0].evidence.data if shown else ()
+        sets = shown[0].evidence.data if shown and shown[1].basis == "experiment" else ()
         data = " and ".join(sets) if len(sets) < 3 else ""
         found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), " + ".join(scales), data))
     return found
@@ -416,7 +417,8 @@ def parts_supported(claim: str, tests: Sequence[tuple[Result, Verdict]]) -> tupl
     of: dict[tuple[str, str], list[tuple[int, str]]] = {part: [] for part in catalogue.claim_parts(claim)}
     for result, verdict in tests:
         for part in verdict.covers or ("",):
-            of.setdefault((verdict.claim, part), []).append((SCALES.index(result.scale), verdict.answer))
+            answer = conclusive(verdict, result.evidence)
+            of.setdefault((verdict.claim, part), []).append((SCALES.index(result.scale), answer))
     last = [{answer for scale, answer in found if scale == max(found)[0]} for found in of.values()]
     return last.count({"supported"}), len(of)
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from classwise.core.rounding import in_percent, rounded
 from classwise.stats import Unit
 
 NONE = "–"
 """Text of a missing number."""
 NO_INTERVAL = "no interval"
 """Text of an interval that cannot be computed."""
-
-
-def hundredfold(share: float) -> float:
-    """A fraction in percent, whose halves are rounded away from zero, whatever the errors of its floating point."""
-    return round(100 * share, 9) + math.copysign(1e-10, share)
 
 
 def percent(share: float, digits: int = 1) -> str:
@@ -25,7 +21,7 @@ def percent(share: float, digits: int = 1) -> str:
     """
     if math.isnan(share):
         return NONE
-    text, step = f"{hundredfold(share):.{digits}f}", 10.0**-digits
+    text, step = f"{in_percent(share):.{digits}f}", 10.0**-digits
     if 0 < share < 1 and float(text) in {0, 100}:
         text = f"< {step:.{digits}f}" if share < 0.5 else f"> {100 - step:.{digits}f}"
     return f"{text}\u00a0%"
@@ -33,20 +29,20 @@ def percent(share: float, digits: int = 1) -> str:
 
 def bare_percent(share: float, digits: int = 1) -> str:
     """Format a fraction in percent without the percent sign."""
-    return NONE if math.isnan(share) else f"{hundredfold(share):.{digits}f}"
+    return NONE if math.isnan(share) else f"{in_percent(share):.{digits}f}"
 
 
 def points(share: float, *, sign: bool = False) -> str:
     """Format a difference of fractions in percentage points, with U+2212 as minus; ``sign``: also with a plus."""
     if math.isnan(share):
         return NONE
-    text = f"{hundredfold(share):+.1f}" if sign else f"{hundredfold(share):.1f}"
+    text = f"{in_percent(share):+.1f}" if sign else f"{in_percent(share):.1f}"
     return "0.0" if text in {"-0.0", "+0.0"} else text.replace("-", "\u2212")
 
 
 def squared_percent(variance: float) -> str:
     """Format a variance of fractions in percent squared, as in the papers."""
-    return NONE if math.isnan(variance) else f"{1e4 * variance:.0f}" if variance >= 0.01 else f"{1e4 * variance:.1f}"
+    return NONE if math.isnan(variance) else f"{rounded(1e4 * variance):.{int(variance < 0.01)}f}"
 
 
 def span(low: float, high: float) -> str:
@@ -157,4 +153,5 @@ def squared_span(low: float, high: float) -> str:
     """Format an interval of variances in percent squared; the upper limit determines the number of digits."""
     if math.isnan(low) or math.isnan(high):
         return NONE
-    return f"{1e4 * low:.0f}\u2013{1e4 * high:.0f}" if high >= 0.01 else f"{1e4 * low:.1f}\u2013{1e4 * high:.1f}"
+    digits = int(high < 0.01)
+    return f"{rounded(1e4 * low):.{digits}f}\u2013{rounded(1e4 * high):.{digits}f}"

@@ -17,6 +17,7 @@ from classwise.auditing.run.inputs import Model
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import Attacks
 from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import checked
 from classwise.reporting.evidence.facts import not_as_required
 from classwise.reporting.facts.condition_text import result_text
@@ -131,10 +132,10 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
     lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
     if result.complete:
         table = result.by_class.sort_values("all", kind="stable")
-        lines += [f"  {name}: {100 * row['all']:.1f}" for name, row in table.head(SHOWN).iterrows()]
+        lines += [f"  {name}: {in_percent(row['all']):.1f}" for name, row in table.head(SHOWN).iterrows()]
         lines += [f"  and {len(table) - SHOWN} more classes"] if len(table) > SHOWN else []
         lowest, name = result.worst_class(), lowest_interval_name(result.alpha, result.group)
-        lines.append(f"{name}, for new images: [{100 * lowest.low:.1f}, {100 * lowest.high:.1f}]")
+        lines.append(f"{name}, for new images: [{in_percent(lowest.low):.1f}, {in_percent(lowest.high):.1f}]")
     else:
         lines.append(f"  unknown: {result.outcomes.gap}")
     lines += [f"warning ({warning.name}): {warning.sentence}" for warning in result.warnings]

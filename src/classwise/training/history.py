@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from classwise.core.files.json_values import json_text
 from classwise.core.files.storage import replacing, write_text
+from classwise.core.rounding import in_percent
 from classwise.models import save_weights
 from classwise.training.background import BackgroundWriter
 from classwise.training.classes.signals import ClassSettings
@@ -189,10 +190,12 @@ def epoch_line(
         robust = values.get("robust")
         if robust is not None and not robust.isnan().all():
             weights = values["count"] / values["count"].sum()
-            overall = 100 * float((robust.nan_to_num() * weights).sum())
+            overall = float((robust.nan_to_num() * weights).sum())
             worst = int(robust.nan_to_num(nan=torch.inf).argmin())
-            lowest = 100 * float(robust[worst])
-            parts.append(f"{split} robust {overall:.1f} % (worst: {class_names[worst]} {lowest:.1f} %)")
+            lowest = float(robust[worst])
+            parts.append(
+                f"{split} robust {in_percent(overall):.1f} % (worst: {class_names[worst]} {in_percent(lowest):.1f} %)"
+            )
     if event is not None:
         plain = ", no epoch admitted yet: average of all epochs saved" if event["plain_average_saved"] else ""
         parts.append("average " + ("admitted" if event["admitted"] else "refused") + plain)

@@ -150,7 +150,7 @@ def _check(field: str, one: Named, other: Named, read: Callable[[Meta], FieldVal
 def _difference(field: str, one: Named, other: Named, first: str, second: str) -> ClasswiseError:
     hint = f", or across={field!r} (--across {field}) to compare them without tests" if field in CROSSED else ""
     if field == "attacks":
-        hint += ", or for tests of two attacks by class cw.analysis.drop with one audit that has both"
+        hint += ", or for tests of two attacks by class classwise.analysis.drop.drop with one audit that has both"
     if UNSTATED in first or UNSTATED in second:
         hint += ", or predictions of both (Outcomes.from_predictions), whose settings are not checked"
     return ClasswiseError(

@@ -20,6 +20,7 @@ from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
+from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import Level, checked
 from classwise.stats import metrics
 from classwise.stats.bounds import BoundedCounts
@@ -70,7 +71,7 @@ class Pair:
 
     def __repr__(self) -> str:
         spans = [
-            f"{name} {100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+            f"{name} {in_percent(found.value):+.1f} [{in_percent(found.low):+.1f}, {in_percent(found.high):+.1f}]"
             for name, found in (("overall", self.overall), ("worst class", self.minima))
         ]
         return printable(f"<Pair {self.first} minus {self.second}, in points: {', '.join(spans)}; {self.test}>")
@@ -180,7 +181,7 @@ class Comparison(RichDisplay):
 
     def __repr__(self) -> str:
         worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
-        rows = [f"{name} worst {100 * worst[name]:.1f} %" if name in worst else name for name in self.names]
+        rows = [f"{name} worst {in_percent(worst[name]):.1f} %" if name in worst else name for name in self.names]
         return printable(f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>")
 
     @cached_property

@@ -24,6 +24,7 @@ from classwise.auditing.outcomes.table import ALL, CLEAN, Outcomes
 from classwise.core.compute.float32 import true_float32
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
+from classwise.core.rounding import in_percent
 from classwise.data.duplicates import Duplicates
 from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
@@ -464,7 +465,7 @@ def guard(**about: Any) -> Callable[[Callable[..., Result]], Guard]:
 
 def percent(share: float) -> str:
     """Format a fraction in percent."""
-    return f"{100 * share:.1f} %"
+    return f"{in_percent(share):.1f} %"
 
 
 def quoted(labels: tuple[str, ...]) -> str:

@@ -30,6 +30,7 @@ from classwise.auditing.run.audit_folder import (
 from classwise.auditing.run.estimators import BoundsEstimator, CompleteEstimator, Estimator
 from classwise.core.errors import ClasswiseError, IncompleteError, printable
 from classwise.core.files.storage import ResultFolder
+from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.names import checked_name
 from classwise.stats import metrics
@@ -140,7 +141,9 @@ class Audit(RichDisplay):
         over = meta.model, " ".join(filter(None, (meta.data, meta.split))), meta.threat or "", images
         if self.complete:
             overall, worst = metrics.overall_micro(self.counts()), self.worst_class()
-            result = f"accuracy under all {100 * overall:.1f} %, worst {worst.name} {100 * worst.accuracy:.1f} %"
+            result = (
+                f"accuracy under all {in_percent(overall):.1f} %, worst {worst.name} {in_percent(worst.accuracy):.1f} %"
+            )
         else:
             result = f"incomplete: {self.outcomes.unfinished} images not judged"
         warnings = f"{len(self.warnings)} {'warning' if len(self.warnings) == 1 else 'warnings'}"

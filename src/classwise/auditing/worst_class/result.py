@@ -12,6 +12,7 @@ from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.errors import printable
+from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import checked
 from classwise.stats.best_arm import WorstClassVerdict
 
@@ -56,7 +57,7 @@ class WorstClass(TextDisplay):
 
     def __repr__(self) -> str:
         verdict = self.verdict
-        at = f"{100 * verdict.estimate:.1f} % [{100 * verdict.low:.1f}, {100 * verdict.high:.1f}]"
+        at = f"{in_percent(verdict.estimate):.1f} % [{in_percent(verdict.low):.1f}, {in_percent(verdict.high):.1f}]"
         about = (self.meta.model, self.meta.threat, f"{self.worst} {at}", "" if verdict.settled else "not settled")
         return printable(f"<WorstClass: {'; '.join(filter(None, about))}>")
 

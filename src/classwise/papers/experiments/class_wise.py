@@ -21,6 +21,7 @@ from classwise.analysis.trend import trend, trend_of
 from classwise.auditing.outcomes.table import CLEAN, Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.rng import CounterRNG
+from classwise.core.rounding import in_percent
 from classwise.core.settings.config import configurable
 from classwise.data.splits import stratified_subset
 from classwise.papers import catalogue
@@ -945,7 +946,7 @@ def pair_tables(
             continue
         matrix, names = classes[data].matrix, classes[data].class_names
         rates = matrix / matrix.sum(axis=1, keepdims=True)
-        mean_rate = Cell(f"{100 * rates[~np.eye(len(matrix), dtype=np.bool_)].mean():.1f}")
+        mean_rate = Cell(f"{in_percent(rates[~np.eye(len(matrix), dtype=np.bool_)].mean()):.1f}")
         for label, predicted in named:
             rate = estimate_cell(proportion_estimate(matrix[label, predicted], matrix[label].sum()))
             rows.append(Row(f"{data}: {names[label]} as {names[predicted]}", [rate, mean_rate, Cell(printed[title])]))
@@ -1191,7 +1192,7 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             for place, *ends, chance in projection.purity[["purity", "low", "high", "chance"]].itertuples()
         }
         rows = [
-            Row(f"{kind}, {level}", [estimate_cell(share), Cell(f"{100 * chance:.1f}")])
+            Row(f"{kind}, {level}", [estimate_cell(share), Cell(f"{in_percent(chance):.1f}")])
             for (kind, level), (share, chance) in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")

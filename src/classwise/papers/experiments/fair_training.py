@@ -697,7 +697,7 @@ def not_over_fitted(scale: Scale, ends: Resampled) -> dict[str, str]:
     value, low, high = ends.total()(ALPHA)
     if low > 0 or scale.name == "smoke":
         return {}
-    change = f"{-value:+.1f} points [{-high:+.1f}, {-low:+.1f}]"
+    change = f"{-value:+z.1f} points [{-high:+z.1f}, {-low:+z.1f}]"
     return {"over-fitting": f"AT does not over-fit: from the best to the last epoch, its accuracy changes by {change}"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
@@ -81,6 +82,9 @@ def _all(
     sources: Sequence[Source | Mapping[str, Source]] | Source | Mapping[str, Source],
 ) -> list[Candidate | Published]:
     each = [sources] if isinstance(sources, Mapping | Audit | str | os.PathLike) else [*sources]
+    given = Counter(name for one in each if isinstance(one, Mapping) for name in one)
+    if repeated := [name for name, count in given.items() if count > 1]:
+        raise ClasswiseError(f"{repeated[0]!r} names {given[repeated[0]]} sources; give each a name of its own")
     return [entry for one in each for entry in (_named(one) if isinstance(one, Mapping) else read(one))]
 
 

@@ -167,7 +167,7 @@ def heatmap(
     images = confusion.images
     values = ratio(counts, images[:, None]) if kind == "rates" else misclassified(counts)
     most = 1.0 if kind == "rates" else max(float(np.nanmax(values, initial=0)), 1.0)
-    heading = f"{'Homing' if kind in _CORRECT else 'Confusion'} matrix{f' {under}' if under else ''}: {_UNITS[kind]}"
+    heading = f"{_TITLES.get(kind, 'Confusion matrix')}{f' {under}' if under else ''}: {_UNITS[kind]}"
     least = min(NARROW, width or NARROW)
     marks, below = title_lines(heading, least)
     grid = _Grid.of(names, below, width)
@@ -182,7 +182,8 @@ def heatmap(
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
         inner = _cell(float(values[row, column]), most, corner, kind)
-        title = f"{_hover_text(names, row, column, int(counts[row, column]), int(images[row]))}{_CORRECT.get(kind, '')}"
+        title = _hover_text(names, row, column, int(counts[row, column]), int(images[row]))
+        title += _CORRECT.get(kind, "").format(names[column])
         cells = {} if labels is None else {"group": labels[names[row]], "predicted": labels[names[column]]}
         marks.append(Group(inner, title, images=cells and {"attack": attack, **cells}))
     gaps = [cell * step for step in range(number + 1)]
@@ -193,14 +194,15 @@ def heatmap(
 
 
 _CORRECT: Mapping[Kind, str] = {
-    "homing": ", but correctly by the model without this class",
-    "control": ", but correctly by the model with another seed",
+    "homing": ", but classified correctly by the model without {}",
+    "control": ", but classified correctly by the model with another seed",
 }
+_TITLES: Mapping[Kind, str] = {"homing": "Homing matrix", "control": "Control of the homing matrix"}
 _UNITS: Mapping[Kind, str] = {
     "rates": "percent of each true class",
     "errors": "number of misclassified images",
-    "homing": "errors that are right without the predicted class",
-    "control": "errors that are right with another seed",
+    "homing": "errors that a model without the predicted class classifies correctly",
+    "control": "errors that a model with another seed classifies correctly",
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison, narrowing_notes, population
+from classwise.core.rounding import in_percent
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_sentences import PairFacts, comparison_warnings, decision
@@ -140,4 +141,4 @@ def _pair_lines(facts: PairFacts) -> list[str]:
 
 
 def _points(share: float) -> str:
-    return formatting.NONE if math.isnan(share) else f"{formatting.hundredfold(share):+z.1f}"
+    return formatting.NONE if math.isnan(share) else f"{in_percent(share):+z.1f}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from classwise.core.errors import printable
+from classwise.core.rounding import rounded
 from classwise.reporting import formatting
 from classwise.reporting.tables import Table
 from classwise.stats import Unit
@@ -71,7 +72,7 @@ def is_number(cell: str) -> bool:
 def in_unit(value: float, unit: Unit) -> str:
     """Format a metric as `formatting.in_unit`, but a variance always with one decimal."""
     if unit == "fraction squared" and not math.isnan(value):
-        return f"{1e4 * value:.1f}"
+        return f"{rounded(1e4 * value):.1f}"
     return formatting.in_unit(value, unit)
 
 

@@ -14,9 +14,9 @@
   const names = Object.keys(audits[0].names).filter((name) => audits.every((audit) => name in audit.names));
   const main = names.includes("all") ? "all" : names[0];
   const singles = audits.map((audit) => audit.attacks);
-  const percent = (share) => `${(100 * share).toFixed(1)} %`;
-  const bare = (share) => (100 * share).toFixed(1);
-  const points = (share) => (share === null ? "–" : `${share < 0 ? "−" : "+"}${Math.abs(100 * share).toFixed(1)}`);
+  const bare = (share) => (Math.round(1e11 * share) / 1e9 + 1e-10).toFixed(1); // halves are rounded up
+  const percent = (share) => `${bare(share)} %`;
+  const points = (share) => (share === null ? "–" : `${share < 0 ? "−" : "+"}${bare(Math.abs(share))}`);
   const counted = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : noun.endsWith("s") ? "es" : "s"}`;
   const className = (number) => (number < 0 ? "no prediction" : data.classes[number]);
   const groupName = (number) => `${data.kind} ${data.groups[number]}`;

@@ -125,10 +125,10 @@ def test_the_table_and_the_figures(found: Homing) -> None:
     assert "misclassified images" in found.misclassified_figure().svg()
     assert found.control is not None
     assert (
-        found.control_figure().svg().count(", but correctly by the model with another seed")
+        found.control_figure().svg().count(", but classified correctly by the model with another seed")
         == (found.control > 0).sum()
     )
-    assert found.figure().svg().count(", but correctly by the model without this class") == (found.homing > 0).sum()
+    assert found.figure().svg().count(", but classified correctly by the model without ") == (found.homing > 0).sum()
 
 
 @pytest.mark.slow

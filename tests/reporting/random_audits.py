@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from functools import cached_property
 from typing import Any
 
@@ -148,12 +149,17 @@ def lowest_ends(cells: Iterable[tuple[int, int]], alpha: float) -> tuple[float, 
 
 
 def span(low: float, high: float) -> str:
-    return f"{100 * low:.1f}–{100 * high:.1f}"
+    return f"{in_percent(low)}–{in_percent(high)}"
+
+
+def in_percent(share: float) -> str:
+    """A share in percent; halves are rounded away from zero."""
+    return str(Decimal(repr(round(100 * float(share), 9))).quantize(Decimal("0.1"), ROUND_HALF_UP))
 
 
 def percent(share: float) -> str:
     """Format a share: rounded, but never to 0 or 100."""
-    text = f"{100 * share:.1f}"
+    text = in_percent(share)
     if share > 0 and text == "0.0":
         text = "< 0.1"
     if share < 1 and text == "100.0":
@@ -162,7 +168,8 @@ def percent(share: float) -> str:
 
 
 def join_names(names: list[str]) -> str:
-    if len(names) > 8:
+    """At most nine names, or eight and the number of the others."""
+    if len(names) > 9:
         return ", ".join(names[:8]) + f" and {len(names) - 8} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 

@@ -34,6 +34,7 @@ from .random_audits import (
     CLASSES,
     Case,
     cases,
+    in_percent,
     join_names,
     lowest_ends,
     pairs_inside,
@@ -43,10 +44,6 @@ from .random_audits import (
 )
 
 RANDOM = settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-
-
-def bare(share: float) -> str:
-    return f"{100 * share:.1f}"
 
 
 def hovers(drawing: Drawing) -> list[str]:
@@ -156,7 +153,7 @@ def test_the_tables_of_a_page_follow_from_the_rows(case: Case) -> None:
         assert row.weak == (row.name == case.lowest[0] and ties == 1)
         for name, cell in zip(names, row.cells[1:], strict=True):
             right, images = case.cells(name)[row.name]
-            assert cell[:2] == (bare(right / images), span(*usual(right, images, case.alpha)))
+            assert cell[:2] == (in_percent(right / images), span(*usual(right, images, case.alpha)))
     absent = [unit for unit in case.units if unit not in case.shares]
     assert (f"Without images: {join_names(absent)}." in by_class.note) == bool(absent)
     assert ("Without images" in by_class.note) == bool(absent)
@@ -175,16 +172,16 @@ def _row_of_an_attack(case: Case, name: str, row: dict[str, Any]) -> None:
     overall, lowest = good / total, min(shares)
     weakest = next(unit for unit, share in zip(case.cells(name), shares, strict=True) if share == lowest)
     clean = sum(case.right["clean"].values()) / total if "clean" in case.right and name != "clean" else None
-    assert row["overall"][:2] == (bare(overall), span(*usual(good, total, case.alpha)))
-    assert row["class mean"].text == bare(float(np.mean(shares)))
+    assert row["overall"][:2] == (in_percent(overall), span(*usual(good, total, case.alpha)))
+    assert row["class mean"].text == in_percent(float(np.mean(shares)))
     assert row["worst class"][:2] == (weakest, f"n {case.cells(name)[weakest][1]}")
-    assert row["worst"][:2] == (bare(lowest), span(*lowest_ends(counted, case.alpha)))
-    assert row["worst 20 %"].text == bare(float(np.mean(sorted(shares)[: -(-len(shares) // 5)])))
-    assert row["MCD"].text == bare(max(shares) - lowest)
+    assert row["worst"][:2] == (in_percent(lowest), span(*lowest_ends(counted, case.alpha)))
+    assert row["worst 20 %"].text == in_percent(float(np.mean(sorted(shares)[: -(-len(shares) // 5)])))
+    assert row["MCD"].text == in_percent(max(shares) - lowest)
     variance = 1e4 * float(np.var(shares))
     assert row["class-wise variance"].text == (f"{variance:.0f}" if variance >= 100 else f"{variance:.1f}")
-    assert row["NRR"].text == ("–" if clean is None else bare(_harmonic(clean, overall)))
-    assert row["HMW"].text == bare(_harmonic(overall, lowest))
+    assert row["NRR"].text == ("–" if clean is None else in_percent(_harmonic(clean, overall)))
+    assert row["HMW"].text == in_percent(_harmonic(overall, lowest))
 
 
 def _harmonic(first: float, second: float) -> float:
@@ -222,16 +219,16 @@ def test_the_figures_and_key_metrics_follow_from_the_rows(case: Case) -> None:
     start = "Robust accuracy" if case.attacked else "Clean accuracy"
     wins, shares = case.wins("all").values(), case.shares
     ends = span(*usual(sum(wins), len(wins), case.alpha))
-    assert numbers[f"{start}, overall"].value == bare(sum(wins) / len(wins))
+    assert numbers[f"{start}, overall"].value == in_percent(sum(wins) / len(wins))
     assert numbers[f"{start}, overall"].span == f"{ends}, n {len(wins):,}"
-    assert numbers["Class discrepancy (MCD)"].value == bare(max(shares.values()) - min(shares.values()))
+    assert numbers["Class discrepancy (MCD)"].value == in_percent(max(shares.values()) - min(shares.values()))
     (best,) = [name for name in numbers if name.startswith("Highest")]
     name, _, more = best.removeprefix(f"Highest {kind} accuracy: ").partition(" (and ")
     highest = [unit for unit in shares if shares[unit] == max(shares.values())]
     assert name in highest
     assert more == (f"{len(highest) - 1} more)" if len(highest) > 1 else "")
     low, high = lowest_ends(((n - right, n) for right, n in case.cells().values()), case.alpha)  # of the error rates
-    assert numbers[best].value == bare(max(shares.values()))
+    assert numbers[best].value == in_percent(max(shares.values()))
     assert numbers[best].span == f"{span(1 - high, 1 - low)}, n {case.cells()[name][1]:,}"
     assert ("Clean accuracy, overall" in numbers) == ("clean" in case.right)
 
@@ -299,11 +296,11 @@ def test_the_line_on_the_worst_class_follows_from_the_rows(case: Case) -> None:
     low, high = lowest_ends(case.cells().values(), case.alpha)
     clean = clean_accuracy_of_clean_errors(case)
     noun = "class" if case.audit.group is None else f"{case.kind} group"
-    parts = [f"worst {noun}: {name}, {bare(right / images)} % [{bare(low)}, {bare(high)}]"]
+    parts = [f"worst {noun}: {name}, {in_percent(right / images)} % [{in_percent(low)}, {in_percent(high)}]"]
     parts[0] += f" of {images:,} image{'s' * (images != 1)}"
     parts += [f"tied with {join_names(case.lowest[1:])}"] * (len(case.lowest) > 1)
     of_ties = f" of these {noun}{'e' * (noun == 'class')}s" * (len(case.lowest) > 1)
-    parts += [f"clean accuracy{of_ties} {bare(clean or 0)} %"] * (clean is not None)
+    parts += [f"clean accuracy{of_ties} {in_percent(clean or 0)} %"] * (clean is not None)
     parts += [f"other candidates: {join_names(rest)}"] * bool(rest)
     assert worst_line(case.audit) == "; ".join(parts)
 

@@ -161,6 +161,13 @@ def test_a_file_gives_the_same_board_without_pairing(tmp_path: Path) -> None:
     assert both.tables[0].paired == "some"
 
 
+def test_an_audit_in_place_of_a_row_keeps_what_is_stated_of_its_training(tmp_path: Path) -> None:
+    cw.board([audit_of("at", 0.2)], extra_data={"at": True}).save(tmp_path)
+    board = cw.board([tmp_path / "board.json", audit_of("at", 0.2)])
+    assert board.tables[0].paired == "all"
+    assert board.table["extra_data"].tolist() == [True]
+
+
 def test_the_json_file_has_every_number(tmp_path: Path) -> None:
     board = cw.board([audit_of("at", 0.2), audit_of("cfa", 0.6)])
     content = json.loads(board.save(tmp_path)[0].read_text(encoding="utf-8"))
@@ -212,6 +219,9 @@ def test_a_model_is_one_row() -> None:
     assert ranked(cw.board([first, again])) == [[(1, "at")]]
     other = with_meta(audit_of("cfa", 0.3), model_hash=first.outcomes.meta.model_hash)
     check_refused(r"^'at' and 'cfa' are audits of the same model \(SHA-256 617461746174\)", cw.board, [first, other])
+    code = [{"model": {"two:Defence": digest}} for digest in ("ab", "ab", "cd")]
+    defended = [with_meta(audit_of("at", 0.2), code=each) for each in code]
+    assert ranked(cw.board(defended)) == [[(1, "at"), (1, "at-2")]]  # other code with equal weights is another model
     unknown = [audit_of("at", 0.2, known=False), audit_of("at", 0.2, known=False)]
     assert ranked(cw.board(unknown)) == [[(1, "at"), (1, "at-2")]]
 

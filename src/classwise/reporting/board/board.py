@@ -137,30 +137,49 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
     Raises:
         ClasswiseError: if results of one model differ, as under another seed of the attacks.
     """
-    by_model: dict[str, Candidate] = {}
-    for number, candidate in enumerate(group):
-        digest = candidate.entry.model_sha256 or _identity(candidate, number)
-        known = by_model.setdefault(digest, candidate)
+    models: list[Candidate] = []
+    for candidate in group:
+        place = next((place for place, known in enumerate(models) if _one_model(known, candidate)), None)
+        if place is None:
+            models.append(candidate)
+            continue
+        known = models[place]
         if known.entry.correct != candidate.entry.correct:
             raise ClasswiseError(
                 f"{known.entry.name!r} and {candidate.entry.name!r} are audits of the same model "
-                f"(SHA-256 {digest[:12]}) under the same conditions with different results; give one of them"
+                f"(SHA-256 {candidate.entry.model_sha256[:12]}) under the same conditions with different results; "
+                "give one of them"
             )
         if known.audit is None:
-            by_model[digest] = candidate
+            models[place] = _with_extra_data_of(known, candidate)
     named: dict[str, Candidate] = {}
-    for candidate in by_model.values():
+    for candidate in models:
         name = fresh_name(candidate.entry.name, named)
         named[name] = candidate._replace(entry=dataclasses.replace(candidate.entry, name=name))
     return list(named.values())
 
 
-def _identity(candidate: Candidate, number: int) -> str:
-    """An audit without the hash of its model is known by its folder, or by its outcomes."""
-    audit = candidate.audit
-    if audit is None:
-        return f"unknown {number}"
+def _one_model(first: Candidate, second: Candidate) -> bool:
+    """Whether two candidates are of one model: equal weights and, where both are audits, equal code of the model.
+
+    Audits without the hash of their model are known by their folder, or by their outcomes.
+    """
+    digests, audits = {first.entry.model_sha256, second.entry.model_sha256}, (first.audit, second.audit)
+    if digests == {""}:
+        return None not in audits and len({_identity(audit) for audit in audits if audit is not None}) == 1
+    codes = [(audit.outcomes.meta.code or {}).get("model", {}) for audit in audits if audit is not None]
+    return len(digests) == 1 and all(code == codes[0] for code in codes)
+
+
+def _identity(audit: Audit) -> str:
     return f"outcomes {id(audit.outcomes)}" if audit.path is None else f"folder {audit.path.resolve()}"
+
+
+def _with_extra_data_of(stated: Candidate, candidate: Candidate) -> Candidate:
+    """A candidate with what an earlier file states about its training data, unless it is stated anew."""
+    if candidate.entry.extra_data is not None:
+        return candidate
+    return candidate._replace(entry=dataclasses.replace(candidate.entry, extra_data=stated.entry.extra_data))
 
 
 def _table(group: list[Candidate], alpha: float) -> BoardTable:

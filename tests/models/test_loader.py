@@ -88,10 +88,14 @@ def test_a_normalisation_for_pixels_up_to_255_is_refused(tmp_path: Path) -> None
     assert "is for pixels up to 255" in refused(loaded, tmp_path, under("model.", tiny().state_dict()) | constants)
 
 
-def test_an_average_s_counter_is_left_out(tmp_path: Path) -> None:
-    again = loaded(tmp_path, {"ema": under("module.", tiny().state_dict()) | {"n_averaged": torch.tensor(3)}})
+def test_keys_that_are_left_out_are_stated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    averaged = under("module.", tiny().state_dict()) | {"n_averaged": torch.tensor(3)}
+    again = loaded(tmp_path, {"ema": averaged})
     assert torch.equal(again(X), tiny()(X))
     assert "ignored keys: n_averaged" in str(again.loaded)
+    assert not caplog.messages  # a counter is no loss
+    loaded(tmp_path, {"ema": averaged | {"head.weight": torch.ones(3)}})
+    assert [message.partition(": ")[2] for message in caplog.messages] == ["ignored keys: n_averaged, head.weight"]
 
 
 def test_a_key_that_merely_contains_a_prefix_is_left_alone(tmp_path: Path) -> None:

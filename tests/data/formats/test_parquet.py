@@ -102,6 +102,8 @@ def test_folder_of_shards(tmp_path: Path) -> None:
     assert train.y.tolist() == [0, 1, 2, 3, 0, 1]
     assert len(load_data(tmp_path)) == 1
     refused("no file for the split 'valid'", tmp_path, split="valid")
+    write_parquet(data / "validation-0.parquet", contents[:2], label=[0, 1])
+    assert [len(load_data(tmp_path, split=split)) for split in ("val", "valid", "validation")] == [2, 2, 2]
 
 
 def test_a_folder_of_several_sets_is_not_mixed(tmp_path: Path) -> None:

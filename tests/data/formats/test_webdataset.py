@@ -75,6 +75,12 @@ def test_splits_are_in_the_names_or_in_subfolders(tmp_path: Path) -> None:
     flat.rename(nested / "test")
     assert load_data(nested, split="test").class_names == ("cat", "dog")
     refused("has no shards of the split 'train', only of test", nested, split="train")
+    (nested / "test").rename(nested / "val")
+    assert len(load_data(nested, split="validation")) == 20
+    held_out = shards(tmp_path / "held-out")
+    for shard in held_out.glob("*.tar"):
+        shard.rename(shard.with_name(shard.name.replace("test", "val")))
+    assert len(load_data(held_out, split="val")) == 20
 
 
 WRONG = {

@@ -68,6 +68,12 @@ class EncodedFormat(Format):
         return self.encoded(path, split).images()
 
 
+def names_of_split(split: str) -> tuple[str, ...]:
+    """The names of a split in files and folders, its own first: val, valid and validation are one split."""
+    usual = SPLITS.get(split.lower())
+    return (split, *(name for name, known in SPLITS.items() if known == usual and name != split))
+
+
 def split_of_file(path: Path) -> str:
     """The split in a file name, such as "train" in ``train-00000.parquet``; empty if there is none."""
     words = re.split(r"[^a-z0-9]+", path.name.lower())

@@ -14,7 +14,7 @@ from classwise.core.errors import ClasswiseError
 from classwise.core.files.reading import check_regular
 from classwise.core.settings import limits
 from classwise.core.settings.config import configurable
-from classwise.data.formats.base import SPLITS, begins_with, split_of_file, visible
+from classwise.data.formats.base import SPLITS, begins_with, names_of_split, split_of_file, visible
 from classwise.data.formats.tables import ROWS, TableFile, TableFormat
 from classwise.data.images import Images
 
@@ -94,15 +94,16 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _prefixes(files: Sequence[Path], split: str) -> dict[Path, str | None]:
-    """The prefix of each file named ``[prefix-]split[-00000-of-00002[-hash]].parquet``; ``split`` is a pattern."""
-    pattern = re.compile(rf"(?:(.+)[-_.])?(?:{split})(?:-\d+-of-\d+(?:-\w+)?)?")
+    """The prefix of each file named ``[prefix-]split[-00000[-of-00002[-hash]]].parquet``; ``split`` is a pattern."""
+    pattern = re.compile(rf"(?:(.+)[-_.])?(?:{split})(?:-\d+(?:-of-\d+(?:-\w+)?)?)?")
     return {file: match.group(1) for file in files if (match := pattern.fullmatch(file.stem))}
 
 
 def _files_of_split(folder: Path, split: str) -> list[Path]:
     """The files of a split, which must have the same prefix."""
     files = _shards(folder)
-    prefixes = _prefixes(files, re.escape(split))
+    found = (_prefixes(files, re.escape(name)) for name in names_of_split(split))
+    prefixes: dict[Path, str | None] = next(filter(None, found), {})
     if len(set(prefixes.values())) != 1:
         names = ", ".join(file.name for file in list(prefixes or files)[:4])
         count = "several data sets" if prefixes else "no file"

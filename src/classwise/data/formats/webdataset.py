@@ -14,7 +14,7 @@ from classwise.core.files.reading import check_regular, parse_json, read_text
 from classwise.core.settings import limits
 from classwise.core.settings.config import Count, configurable
 from classwise.data.encoded import EncodedImages, Location
-from classwise.data.formats.base import EncodedFormat, is_hidden, split_of_file, visible
+from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, names_of_split, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
 from classwise.data.labels import Classes, classes_option
@@ -91,11 +91,16 @@ def _shards(folder: Path) -> list[Path]:
 
 def _shards_of_split(folder: Path, split: str) -> list[Path]:
     """The shards in the subfolder of the split, or whose names contain it; all shards if no name contains a split."""
-    if inner := _shards(folder / split):
-        return inner
+    for name in names_of_split(split):
+        if inner := _shards(folder / name):
+            return inner
     shards = _shards(folder)
     splits = {shard: split_of_file(shard) for shard in shards}
-    chosen = [shard for shard in shards if splits[shard] == split] if any(splits.values()) else shards
+    chosen = (
+        [shard for shard in shards if splits[shard] == SPLITS.get(split.lower(), split)]
+        if any(splits.values())
+        else shards
+    )
     if not chosen:
         known = {*filter(None, splits.values()), *(shard.parent.name for shard in visible(folder, "*/*.tar"))}
         raise ClasswiseError(f"{folder} has no shards of the split {split!r}, only of {', '.join(sorted(known))}")

@@ -68,8 +68,8 @@ def load_data(
             A name takes precedence over a file of the same name; use ``./name`` for the file. Or an object: a Dataset
             or DataLoader of torch, torchvision or Hugging Face `datasets`, a data set of MAITE, an iterable of (x, y)
             or of dicts, or a pair of arrays. The import path may also be that of a data set of MAITE.
-        split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file,
-            and for an object that is not a dict of splits.
+        split: "train" or "test"; for a folder, the name of a subfolder or file in it. Ignored for the path of a file
+            with one split, and for an object that is not a dict of splits.
         root: a data directory that is searched first.
         subset: number of images of a stratified subset (`stratified_subset`); by default all.
         seed: seed of the subset.

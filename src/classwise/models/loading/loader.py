@@ -33,7 +33,7 @@ from classwise.models.loading.checkpoints import Checkpoint, read_state
 from classwise.models.loading.references import is_stored, parse_reference
 from classwise.models.loading.sources.base import Shape, SourceModel
 from classwise.models.loading.sources.onnx_files import Onnx
-from classwise.models.loading.state_dict import MatchedStateDict, infer_shape, load_matched, match_keys
+from classwise.models.loading.state_dict import COUNTERS, MatchedStateDict, infer_shape, load_matched, match_keys
 from classwise.models.logits import (
     BINARY_HINT,
     AdjustedLogits,
@@ -256,6 +256,8 @@ def _with_checkpoint(model: nn.Module, checkpoint: Checkpoint) -> tuple[nn.Modul
     network = unwrapped(bare(model))
     matched = match_keys(checkpoint, network)
     load_matched(matched, network, str(checkpoint.path), _spec(model).get("width", 1.0))
+    if not {name.rpartition(".")[2] for name in matched.ignored} <= set(COUNTERS):
+        logger.warning("%s: %s", checkpoint.path, matched.ignored_note)
     note_weights_file(network, checkpoint.path, checkpoint.epoch)
     model, normalisation = _normalised(model, matched)
     model, adjustment = _adjusted(model, matched)

@@ -56,11 +56,13 @@ class MatchedStateDict:
 
     def describe(self) -> str:
         """A note on removed prefixes and ignored keys; empty if there are none."""
-        notes = [f"prefix {self.prefix!r} removed"] if self.prefix else []
-        if self.ignored:
-            more = f", ... ({len(self.ignored)} in total)" if len(self.ignored) > 4 else ""
-            notes.append(f"ignored keys: {', '.join(self.ignored[:4])}{more}")
-        return "; ".join(notes)
+        return "; ".join(filter(None, [f"prefix {self.prefix!r} removed" if self.prefix else "", self.ignored_note]))
+
+    @property
+    def ignored_note(self) -> str:
+        """A note on ignored keys; empty if there are none."""
+        more = f", ... ({len(self.ignored)} in total)" if len(self.ignored) > 4 else ""
+        return f"ignored keys: {', '.join(self.ignored[:4])}{more}" if self.ignored else ""
 
 
 def match_keys(checkpoint: Checkpoint, network: nn.Module) -> MatchedStateDict:

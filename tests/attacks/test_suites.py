@@ -104,7 +104,7 @@ def test_the_calls_of_the_original_package(
     y = model(x).argmax(1)
     y[:10] = (y[:10] + 1) % 5
     suite = AutoAttack(model, "Linf", 0.3, 1, True, ["apgd-dlr"], "custom", False, "cpu", tmp_path / "log.txt")
-    assert list(suite.attacks) == ["apgd-dlr"]
+    assert suite.attacks_to_run == ["apgd-dlr"]
     adversarial, predictions = suite.run_standard_evaluation(x, y, bs=40, return_labels=True)
     assert torch.equal(predictions, model(adversarial).argmax(1))
     robust = float((predictions == y).float().mean())
@@ -119,6 +119,8 @@ def test_the_calls_of_the_original_package(
         x, y
     )
     assert not capsys.readouterr().out
+    with pytest.raises(AttributeError):  # an assignment would have no effect
+        suite.attacks_to_run = ["apgd-ce"]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

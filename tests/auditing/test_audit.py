@@ -252,6 +252,10 @@ def test_examples_of_each_class_are_saved_for_the_page() -> None:
     assert 0 < np.abs(images.astype(np.float32) - clean).max() <= EPSILON + 1e-3
 
 
+def test_an_index_to_trace_that_the_data_lack_is_refused() -> None:
+    check_refused("has no image with the index 99999$", run, trace=[4, 99999])
+
+
 @pytest.mark.slow
 def test_traces_follow_the_attack(tmp_path: Path) -> None:
     data, net = toys.images(), toys.model()

@@ -396,7 +396,7 @@ def test_many_large_images_are_read_while_they_are_attacked(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--junit=a.xml"], "--junit requires a condition"),
+        (["--junit=a.xml"], "--junit requires a condition, such as --require 'worst(all).low >= 0.2'"),
         (["--fail-if=eleven(all) < 0.1"], "unknown measure or class in condition"),
         (["--fail-if=0(all).mid < 0.1"], "unknown end of the interval"),
     ],

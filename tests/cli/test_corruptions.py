@@ -57,4 +57,6 @@ def test_a_corruption_needs_a_severity(classwise: Classwise) -> None:
         "unknown corruption 'frog'; did you mean 'fog'"
         in classwise("audit", "small-cnn", "--data=digits", "--corruption=frog", "--severity=3").err
     )
+    said = classwise("corruptions", "small-cnn", "--data=digits", "--threat=Linf:0.1")
+    assert said.refusal.startswith("classwise: --threat requires --attack")
     assert "needs a corruption and a severity" not in classwise("corruptions", "small-cnn", "--data=cifar10-c").err

@@ -129,7 +129,7 @@ def test_seeds_without_time_left_make_the_audit_incomplete(
     assert not (runs / "seed-3" / "audits").exists()
 
 
-@pytest.mark.parametrize("option", ["--weights=w.pt", "--html=p.html", "--estimate", "--width=0.5"])
+@pytest.mark.parametrize("option", ["--weights=w.pt", "--html=p.html", "--estimate", "--width=0.5", "--outputs=binary"])
 def test_options_of_one_model_are_refused(classwise: Classwise, runs: Path, option: str) -> None:
     line = classwise("audit", runs, option).refusal
     assert option.split("=", maxsplit=1)[0] in line

@@ -15,6 +15,7 @@ import pytest
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
+from classwise.auditing.evaluation.evaluation import complete
 from classwise.auditing.run.result import Audit
 from classwise.cli import main
 from classwise.cli.cluster import ClusterOptions
@@ -184,10 +185,13 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
     assert command.endswith(f"--resume --shard=2/2 --max-time=60 --out={tmp_path / 'x' / 'shards' / '002-of-002'}")
 
 
-def test_a_device_elsewhere_requires_a_batch_size(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_elsewhere_requires_a_batch_size_and_a_precision(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shards, ray = ShardOptions(shards=2), ClusterOptions(on="ray")
-    check_refused("give the batch size of the shards, as in --batch-size 512", shards.device, ray, "meta", None)
-    assert shards.device(ray, "meta", 512) == "cpu"
+    for given in ({}, {"batch_size": 512}, {"precision": "bfloat16"}):
+        check_refused("as in --batch-size 512 --precision bfloat16$", shards.device, ray, "meta", complete(given))
+    assert shards.device(ray, "meta", complete({"batch_size": 512, "precision": "bfloat16"})) == "cpu"
     assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=64"]) == 2
     assert capsys.readouterr().err == "classwise: device 'meta' computes no values; cpu is always available\n"
 

@@ -14,6 +14,7 @@ import torch
 from classwise.data import Images, load_data
 from classwise.threat.ball import Threat, large_radius_text
 from classwise.training import SCHEDULES
+from classwise.training.classes import signals
 from classwise.training.recipe import Recipe
 from classwise.training.train import train
 
@@ -31,9 +32,10 @@ def not_trained(recipe: str, out: Path, overrides: dict[str, Any], data: str | I
 
 
 SPLIT = "which needs a validation split; set data.validation = 0.02"
-NEEDY = [name for name in SCHEDULES if any(signal.startswith("valid.") for signal in SCHEDULES.load(name).reads)]
+NEEDY = [name for name in SCHEDULES if any(read.startswith("valid.") for read in SCHEDULES.load(name).reads)]
 
 
+ATTACKED = [name for name in SCHEDULES if SCHEDULES.load(name).reads & signals.ATTACKED]
 UNSPLIT: dict[str, Any] = {"data.validation": 0, "selection": "last"}
 
 
@@ -41,6 +43,12 @@ UNSPLIT: dict[str, Any] = {"data.validation": 0, "selection": "last"}
     ("recipe", "overrides", "says"),
     [
         *(("trades", UNSPLIT | {"schedules": [name]}, rf"schedule '{name}' reads valid\..*{SPLIT}") for name in NEEDY),
+        *(("standard", {"schedules": [name]}, f"schedule '{name}' (reads|sets)") for name in ATTACKED),
+        (
+            "standard",
+            {"schedules": ["ccm"]},
+            "reads train.robust, which needs an inner attack; this objective has none",
+        ),
         ("cfa-at-chart", UNSPLIT, "data.validation = 0: selection and averaging need a validation split"),
         ("cfa-trades", {"objective": "nonsense"}, "unknown objective"),
     ],
@@ -55,8 +63,9 @@ def test_an_invalid_recipe_is_refused_before_data_is_read(
     assert re.search(says, not_trained(recipe, tmp_path / "run", overrides))
 
 
-def test_there_are_schedules_that_need_validation() -> None:
+def test_there_are_schedules_that_need_validation_and_attacks() -> None:
     assert {"frl", "wat"} <= set(NEEDY)
+    assert {"ccm", "fair-tat"} <= set(ATTACKED)
 
 
 def test_beta_for_an_unknown_class(tmp_path: Path) -> None:

@@ -131,9 +131,8 @@ def test_missing_validation_images_and_class_sampling_are_refused() -> None:
     assert "recipe 'cfa-at' reads valid.robust; give validation images, valid=" in refused(
         ClassWiseLoss("cfa-at", [5, 5], steps_per_epoch=1).end_epoch, nn.Identity()
     )
-    assert "recipe 'cfol' samples images by class; use classwise.train" in refused(
-        ClassWiseLoss("cfol", [5, 5], steps_per_epoch=1).settings
-    )
+    for sampled in ("cfol", "robust-error-sampling"):
+        check_refused("samples images by class; use classwise.train", ClassWiseLoss, sampled, [5, 5], steps_per_epoch=1)
 
 
 def test_a_teacher_is_evaluated_on_the_clean_images() -> None:

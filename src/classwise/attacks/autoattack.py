@@ -91,6 +91,11 @@ class AutoAttack:
                 raise unknown(f"attack of AutoAttack under {norm}", name, specs)
         self.attacks: dict[str, Attack] = {name: make(ATTACKS, specs[name]) for name in attacks_to_run or specs}
 
+    @property
+    def attacks_to_run(self) -> list[str]:
+        """The names of the attacks, in order; they are an argument of the constructor."""
+        return list(self.attacks)
+
     @overload
     def run_standard_evaluation(
         self, x_orig: Tensor, y_orig: Tensor, bs: int = ..., return_labels: Literal[False] = ..., state_path: None = ...

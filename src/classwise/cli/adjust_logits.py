@@ -31,8 +31,8 @@ def adjust_logits(
         typer.Option(
             "--folds",
             metavar="N",
-            help="Parts of the images that are left out of a fit in turn, to measure the result on them; each costs as "
-            "much as the fit. 0: only the accuracies on the images of the fit, which are too high.",
+            help="Parts of the images that are left out of a fit in turn, to measure the result on them; each costs "
+            "less than the fit. 0: only the accuracies on the images of the fit, which are too high.",
             rich_help_panel=ATTACK,
         ),
     ] = 5,

@@ -50,10 +50,18 @@ if TYPE_CHECKING:
 def audit(
     model: ModelSource,
     data: DataSource,
-    asked: Annotated[Flags, flags(*FLAGS, threat="that of the policy, the run or the data set")],
+    asked: Annotated[
+        Flags,
+        flags(
+            *FLAGS,
+            threat="that of the policy, the run or the data set",
+            attacks="that of the policy, or the suite of the threat",
+        ),
+    ],
     *,
     out: Annotated[
-        Path | None, out_option("The audit's folder.", "RUN/audits/DATA-SPLIT; without a run audits/MODEL-DATA-SPLIT")
+        Path | None,
+        out_option("The audit's folder.", "RUN/audits/DATA-SPLIT[-WEIGHTS]; without a run audits/MODEL-DATA-SPLIT"),
     ] = None,
     html: Page = None,
     json: Json = False,
@@ -112,7 +120,7 @@ def audit(
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     threat = asked.threat_of(run if policy is None else None)
     with launched() as processes:
-        device = sharding.device(cluster, local_device(str(options["device"])), options["batch_size"])
+        device = sharding.device(cluster, local_device(str(options["device"])), options)
         options = {**options, "device": device}
         images = data.open(run, options["seed"])
         if options["group"] is None and images.class_names is not None:
@@ -200,8 +208,7 @@ def _place(
     model: ModelSource, run: cw.Run | None, images: cw.Images | Stream, out: Path | None, sharding: ShardOptions
 ) -> Path:
     """The folder of an audit, or of its shard."""
-    checkpoint = Path(model.model).stem if run is not None and Path(model.model).is_file() else ""
-    name = "-".join(filter(None, (images.name, images.split, checkpoint)))
+    name = "-".join(filter(None, (images.name, images.split)))
     return out or sharding.place(model.folder(run, "audits", name))
 
 

@@ -35,14 +35,14 @@ def lacking_now(audit: cw.Audit, policy: Policy | None) -> list[str]:
     return [] if policy is None else not_as_required(audit, policy, dt.datetime.now(dt.UTC))
 
 
-def checked_junit(path: Path | None, conditions: Sequence[str]) -> None:
+def checked_junit(path: Path | None, conditions: Sequence[str], example: str = "worst(all).low >= 0.2") -> None:
     """Check the file of ``--junit`` before long work.
 
     Raises:
         ClasswiseError: without a condition, or if it cannot be written.
     """
     if path is not None and not conditions:
-        raise ClasswiseError("--junit requires a condition, such as --require 'worst(all).low >= -0.02'")
+        raise ClasswiseError(f"--junit requires a condition, such as --require '{example}'")
     new_file(path, "--junit")
 
 

@@ -30,7 +30,7 @@ class ClusterOptions:
             "--on",
             metavar="local|ray|slurm",
             help="Where to run tasks; --shards without it runs none, and merges.",
-            show_default="sweeps: local",
+            show_default="sweep run: local",
         ),
     ] = None
     workers: Annotated[
@@ -40,7 +40,7 @@ class ClusterOptions:
             metavar="N",
             min=1,
             help="Number of tasks at once.",
-            show_default="local: 1; else by the cluster",
+            show_default="sweep run: 1 on this machine; else by the cluster",
         ),
     ] = None
     threads: Annotated[

@@ -107,7 +107,7 @@ def compare(
             --columns 'clean,overall,worst'
     """  # noqa: D301  # \b keeps the lines of the example apart
     page = new_file(out, "--out", json=json)
-    checked_junit(junit, [*(fail_if or ()), *(require or ())])
+    checked_junit(junit, [*(fail_if or ()), *(require or ())], "worst(all).low >= -0.02")
     thresholds = _thresholds(fail_if, require, exported, across)
     comparison: Comparison | Crossing = cw.compare(
         named_sources(sources), attack=attack, group=group, across=across, allow_incomplete=allow_incomplete

@@ -12,6 +12,7 @@ from classwise.cli.evaluation import COMPUTED, Flags, flags
 from classwise.cli.help import DATA
 from classwise.cli.inputs import ImageSource, ModelSource
 from classwise.cli.options import Json, Resume, check_device, grouped, out_option
+from classwise.core.errors import ClasswiseError
 from classwise.reporting.formatting import bare_percent
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ def corruptions(
     out: Annotated[
         Path | None,
         out_option(
-            "The folder of the audits.", "RUN/corruptions/DATA-SPLIT; without a run audits/MODEL-DATA-SPLIT-corruptions"
+            "The folder of the audits.",
+            "RUN/corruptions/DATA-SPLIT[-WEIGHTS]; without a run audits/MODEL-DATA-SPLIT-corruptions",
         ),
     ] = None,
     resume: Resume = False,
@@ -77,6 +79,8 @@ def corruptions(
     from classwise.data.sets.loading import open_corrupted
 
     run = model.single_run(needed=data.data is None)
+    if getattr(asked, "threat", None) is not None and not asked.suite:
+        raise ClasswiseError("--threat requires --attack; without an attack, images are only corrupted")
     ball = asked.threat_of(run) if asked.suite else None
     kinds, levels = tuple(corruption or STANDARD), tuple(severity or SEVERITIES)
     source, options = data.source(run)

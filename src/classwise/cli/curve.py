@@ -54,7 +54,9 @@ def curve(
     ] = None,
     out: Annotated[
         Path | None,
-        out_option("The curve's folder.", "RUN/curves/curve-DATA-SPLIT; without a run audits/MODEL-curve-DATA-SPLIT"),
+        out_option(
+            "The curve's folder.", "RUN/curves/curve-DATA-SPLIT[-WEIGHTS]; without a run audits/MODEL-curve-DATA-SPLIT"
+        ),
     ] = None,
     resume: Resume = False,
     html: Page = None,
@@ -79,7 +81,7 @@ def curve(
     sharding.check(cluster, str(options["device"]), html=html)
     run = model.single_run(needed=data.data is None)
     with launched():
-        device = sharding.device(cluster, local_device(str(options["device"])), options["batch_size"])
+        device = sharding.device(cluster, local_device(str(options["device"])), options)
         images = data.load(run, options["seed"])
         network = model.load(images, device)
         name = f"curve-{images.name}-{images.split}"

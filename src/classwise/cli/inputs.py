@@ -104,7 +104,9 @@ class ModelSource:
 
     def folder(self, run: cw.Run | None, place: str, name: str) -> Path:
         """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""
-        return Path("audits") / f"{self.name}-{name}" if run is None else run.path / place / name
+        if run is None:
+            return Path("audits") / f"{self.name}-{name}"
+        return run.path / place / (f"{name}-{Path(self.model).stem}" if Path(self.model).is_file() else name)
 
     def seed_runs(self) -> list[cw.Run]:
         """The runs in a folder of seeds; empty for anything else."""

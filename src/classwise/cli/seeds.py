@@ -30,7 +30,8 @@ def refuse_for_seeds(model: ModelSource, **given: object) -> None:
         ClasswiseError: naming the first such option that was given.
     """
     of_model = {name: getattr(model, name) for name in ("weights", "width", "mean", "std", "model_set")}
-    for name, value in (of_model | given).items():
+    outputs = "" if model.outputs == "auto" else model.outputs
+    for name, value in (of_model | {"outputs": outputs} | given).items():
         if value:
             option = f"--{name.replace('_', '-')}"
             raise ClasswiseError(

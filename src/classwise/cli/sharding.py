@@ -16,6 +16,7 @@ from classwise.cli.options import check_device
 from classwise.core.errors import ClasswiseError, IncompleteError
 
 if TYPE_CHECKING:
+    from classwise.auditing.evaluation.evaluation import Evaluation
     from classwise.auditing.run.plan import Plan
     from classwise.cli.cluster import ClusterOptions
 
@@ -99,20 +100,22 @@ class ShardOptions:
         """The given options, as arguments of `classwise.auditing.run.audit.audit`."""
         return {name: value for name, value in (("shard", self.shard), ("shards", self.shards)) if value is not None}
 
-    def device(self, cluster: ClusterOptions, device: str, batch_size: int | None) -> str:
+    def device(self, cluster: ClusterOptions, device: str, options: Evaluation) -> str:
         """The device of this process; on a cluster it checks the arguments of shards, which may run elsewhere.
 
         Raises:
-            ClasswiseError: if this machine does not have the device; on a cluster only without a batch size, for
-                which the device is then needed.
+            ClasswiseError: if this machine does not have the device; on a cluster only without a batch size and a
+                precision, for which the device is then needed.
         """
         try:
             return check_device(device)
         except ClasswiseError as error:
             if cluster.on in (None, "local"):
                 raise
-            if batch_size is None:
-                raise ClasswiseError(f"{error}; give the batch size of the shards, as in --batch-size 512") from error
+            if None in (options["batch_size"], options["precision"]):
+                raise ClasswiseError(
+                    f"{error}; give those of the shards, as in --batch-size 512 --precision bfloat16"
+                ) from error
         return "cpu"
 
     def conclude(self, folder: Path, images: int, *, finished: bool = True, json: bool) -> None:

@@ -16,7 +16,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.cluster import ClusterOptions
 from classwise.cli.help import COMPUTE, PanelCommand, PanelGroup
-from classwise.cli.options import Device, Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
+from classwise.cli.options import Json, RatesName, check_device, grouped, measured_rates, new_folder, out_option
 from classwise.cli.report import ExportOptions
 from classwise.core.errors import ClasswiseError, IncompleteError, printable, quoted
 
@@ -74,7 +74,9 @@ def run(
             rich_help_panel=COMPUTE,
         ),
     ] = None,
-    device: Device = "cpu",
+    device: Annotated[
+        str, typer.Option("--device", metavar="cpu|cuda", help="Of each cell.", rich_help_panel=COMPUTE)
+    ] = "cpu",
     estimate: Annotated[
         bool,
         typer.Option(

@@ -84,7 +84,7 @@ def train(
     ] = "stop",
     out: Annotated[
         Path | None,
-        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE"),
+        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE[-BUDGET]"),
     ] = None,
     root: Root = None,
     data_set: DataOptions = None,

@@ -101,6 +101,7 @@ class ClassWiseLoss(nn.Module):
         self._schedules = [schedule.start(self.classes) for schedule in parts.schedules]
         self._average = Average()
         self._sums = ClassSums(len(self.classes), self.reads, counts.device)
+        self.settings()  # refuses class sampling
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, index: Tensor | None = None) -> Tensor:
         """Attack a batch, and return its loss, ().

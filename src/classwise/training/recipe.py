@@ -40,7 +40,7 @@ from classwise.training import (
     UPDATES,
 )
 from classwise.training.averaging import Averager
-from classwise.training.classes.signals import ALWAYS, OPTIONAL, ClassSettings
+from classwise.training.classes.signals import ALWAYS, ATTACKED, OPTIONAL, ClassSettings
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.recipe_files import apply_budget, override_all, read_values, recipe_names, take_budgets
@@ -421,6 +421,8 @@ def build_parts(recipe: Recipe) -> Parts:
             "increase batch_size"
         )
     averaging = make(AVERAGERS, recipe.averaging)
+    if "valid.average_confidence" in averaging.reads:
+        raise ClasswiseError("an averaging cannot read valid.average_confidence, which is measured after it")
     gated = any(name.startswith("valid") for name in averaging.reads)
     selection = load_selection(recipe.selection)
     measured = recipe.selection != "last" and not isinstance(selection, AtFraction)
@@ -510,6 +512,10 @@ def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, va
     if missing := sorted(schedule.reads & OPTIONAL - objective.measures):
         raise ClasswiseError(
             f"schedule {name!r} reads {missing[0]}, which this objective does not measure; use ard or rslad"
+        )
+    if (missing := sorted(schedule.reads & ATTACKED)) and not objective.attacks:
+        raise ClasswiseError(
+            f"schedule {name!r} reads {missing[0]}, which needs an inner attack; this objective has none, use at"
         )
     if schedule.divides_by_beta and objective.divides_by_beta:
         raise ClasswiseError(

@@ -37,14 +37,14 @@ Tensors = Literal["logits", "features", "images"]
 THREAT = Option(
     None,
     Decides.ATTACKED,
-    'the ball, such as ``"Linf:8/255"``. None: that of the run, or the usual one of a named data set.',
+    'the ball, such as ``"Linf:8/255"``. None: that of the policy or the run, or the usual one of a named data set.',
     flag=Flag(str, "Threat, such as Linf:8/255.", "NORM:RADIUS", "Attack", "that of the run or the data set"),
     name="threat",
 )
 ATTACKS = Option(
     None,
     Decides.ATTACKED,
-    "the attacks. None: the suite of the threat.",
+    "the attacks. None: those of the policy, or the suite of the threat.",
     flag=Flag(
         list[str],
         "Attack, such as pgd:steps=50, or with a label, mine=external:build=mine:attack.",

@@ -65,7 +65,7 @@ ALWAYS = frozenset({"train.clean", "train.robust"})
 """The signals that every training measures."""
 MEASURED: Mapping[str, str] = {
     "train.count": "number of training images",
-    "train.clean": "accuracy on the clean training batches, during training",
+    "train.clean": "accuracy on the clean training batches, during training; NaN if the objective has no clean pass",
     "train.robust": "accuracy on the attacked training batches, during training",
     "train.loss": "mean of the weighted loss",
     "train.clean_error": "mean cross-entropy of the logits on clean images",
@@ -82,11 +82,13 @@ MEASURED: Mapping[str, str] = {
     "valid.soft": "mean of sigmoid((p_y - max other p) / 0.1) at the last point of the validation attack, with the "
     "probabilities p and the label y",
     "valid.average_confidence": "(C, C), rows: true classes; mean softmax under the validation attack, of the averaged "
-    "weights, or of the online model without an average",
+    "weights, or of the online model without an average; for schedules only",
 }
 """Every signal that a schedule or an averager can read, with its meaning; a value of each class, (C,), or (C, C)."""
 OPTIONAL = frozenset({"train.steps"})
 """The signals that only some objectives measure."""
+ATTACKED = frozenset({"train.robust", "train.robust_error", "train.confusion", "train.confidence"})
+"""The signals that an objective without an inner attack does not measure."""
 _COUNTS = {
     "clean": "clean_count",
     "clean_error": "clean_count",

@@ -15,6 +15,7 @@ import pandas as pd
 
 from benchmarks.tables import table
 from classwise.core.files.csv_files import write_csv
+from classwise.core.rounding import in_percent
 from classwise.stats.counts import ClassCounts, PairedCounts
 from classwise.stats.intervals import Estimate, clopper_pearson, lowest_interval, student
 from classwise.stats.paired import difference_of_minima, overall_difference
@@ -229,11 +230,11 @@ def _pooled_row(name: str, strongest: str, where: str, group: Sequence[Case]) ->
     if any(case.nested is None for case in group):
         return [*row, NONE, NONE, NONE]
     worst, mean = np.array([[drop.value for drop in case.drops()] for case in group]).T
-    return [*row, f"{100 * worst.mean():.1f}", f"{100 * mean.mean():.1f}", _points(student(worst - mean))]
+    return [*row, f"{in_percent(worst.mean()):.1f}", f"{in_percent(mean.mean()):.1f}", _points(student(worst - mean))]
 
 
 def _points(estimate: Estimate) -> str:
-    value = f"{100 * estimate.value:+.1f}"
+    value = f"{in_percent(estimate.value):+.1f}"
     return value if np.isnan(estimate.low) else f"{value} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
 
 

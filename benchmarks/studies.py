@@ -24,6 +24,7 @@ from classwise.auditing.outcomes.artifacts import Artifacts
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.core.files.csv_files import write_csv
+from classwise.core.rounding import in_percent
 from classwise.reporting.facts.comparison_tables import accuracy_points
 from classwise.stats.intervals import Estimate
 
@@ -242,7 +243,7 @@ def accuracy_table(
                 [
                     *cells,
                     f"{row['seeds']:.0f}",
-                    f"{100 * row['clean']:.1f}",
+                    f"{in_percent(row['clean']):.1f}",
                     percent(Estimate(row["overall"], row["overall_low"], row["overall_high"])),
                     percent(Estimate(row["worst"], row["worst_low"], row["worst_high"])),
                     str(row["worst_class"]),
@@ -312,4 +313,4 @@ def verdict(difference: Estimate) -> str:
 
 def percent(value: Estimate, sign: str = "") -> str:
     """A fraction in percent, with its interval."""
-    return f"{100 * value.value:{sign}.1f} [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    return f"{in_percent(value.value):{sign}.1f} [{in_percent(value.low):.1f}, {in_percent(value.high):.1f}]"

@@ -28,10 +28,10 @@ PIP = (sys.executable, "-m", "pip", "install", "--dry-run", "--report")
 HEAD = """# Extras
 
 `pip install -c constraints.txt ".[EXTRA]"`, in a clone, adds an optional package and what it requires.
-Written by `make test-extras`: whether pip finds versions that agree with `constraints.txt`, in an environment with the
-requirements of classwise, Python {python} and torch {torch}.
+Written by `make test-extras`: whether pip finds versions that agree with `constraints.txt`, with
+Python {python} and torch {torch}.
 
-Where pip would replace torch, name its version: `pip install ".[EXTRA]" torch=={public}`.
+Where a row names a conflict, leave out the constraints: `pip install ".[EXTRA]" torch=={public}`.
 
 | extra | for | result | packages |
 | --- | --- | --- | --- |

@@ -99,10 +99,13 @@ def _parts_supported(one: Overview) -> str:
 
 
 def _estimate(one: Overview) -> str:
-    """The estimate with its interval in brackets, as on the other pages, after the part of a claim that it decides."""
+    """The estimate with its interval in brackets, as on the other pages, after the part of a claim that it decides.
+
+    The level is omitted, which is 95 % for all tests of a paper together.
+    """
     assert one.shown is not None
     value, span = estimate_text(one.shown[1])
-    bracketed = re.sub(r"^(\S+) to (\S+)", r"[\1, \2]", span)
+    bracketed = re.sub(r"^(\S+) to (\S+)(?:\s\([\d.]+\s%\))?", r"[\1, \2]", span)
     text = value if not span else f"{value} {bracketed}" if bracketed != span else f"{value}, {span}"
     part = ", ".join(one.shown[1].covers)
     return f"{part}: {text}" if part and one.whole == "not observed" else text
@@ -110,7 +113,7 @@ def _estimate(one: Overview) -> str:
 
 def _missing(one: Overview) -> str:
     """The test images that would decide a claim, or why it is not tested; and what no training can test."""
-    needed = images_to_decide(one.shown[1], one.shown[0].evidence) if one.shown else ""
+    needed = images_to_decide(one.shown[1], one.shown[0].evidence).removeprefix("about ") if one.shown else ""
     why = needed or (one.why.partition("; ")[0] if one.whole in ("inconclusive", "not tested") else "")
     never = f"cannot be tested: {', '.join(one.claim.untestable)}" if one.claim.untestable else ""
     return "; ".join(text for text in (why, never) if text)

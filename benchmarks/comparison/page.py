@@ -24,6 +24,7 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.compare.comparison import Comparison
 from classwise.auditing.run.result import Audit
 from classwise.core.files.csv_files import write_csv
+from classwise.core.rounding import in_percent
 from classwise.stats.counts import ClassCounts
 from classwise.stats.metrics.discrepancy import mcd_estimate
 from classwise.stats.metrics.lowest import worst20_estimate
@@ -139,12 +140,12 @@ def _table(comparison: Comparison, suite: str) -> str:
                 str(name),
                 descriptions[str(name)],
                 "one seed" if len(audits) == 1 else f"{len(audits)} seeds",
-                f"{100 * row['clean']:.1f}",
+                f"{in_percent(row['clean']):.1f}",
                 _with(row["overall"], row["overall_low"], row["overall_high"]),
                 f"{row['worst_class']} {_with(row['worst'], row['worst_low'], row['worst_high'])}",
-                f"{100 * row['worst20']:.1f} {spread['worst20']}",
+                f"{in_percent(row['worst20']):.1f} {spread['worst20']}",
                 f"{1e4 * row['cv']:.0f} {spread['cv']}",
-                f"{100 * row['mcd']:.1f} {spread['mcd']}",
+                f"{in_percent(row['mcd']):.1f} {spread['mcd']}",
             ]
         )
     header = [
@@ -173,7 +174,7 @@ def _span(low: float, high: float) -> str:
 
 def _with(value: float, low: float, high: float, sign: str = "") -> str:
     """A fraction in percent, with its interval."""
-    return f"{100 * value:{sign}.1f} {_span(100 * low, 100 * high)}"
+    return f"{in_percent(value):{sign}.1f} {_span(in_percent(low), in_percent(high))}"
 
 
 def _spread(counts: Sequence[ClassCounts]) -> dict[str, str]:

@@ -373,7 +373,7 @@ class Overview(NamedTuple):
         shown: the test with the result that decides, or the weakest one if it is supported; None without a test.
         why: the reason in a few words.
         scales: the scale of the shown test, then those of others with trained models, as in ``small + reduced``.
-        data: the names of the data sets of the shown test, if it has at most two.
+        data: the name of the data set of the shown test, or of two.
     """
 
     claim: Claim
@@ -401,10 +401,16 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         shown = None if claim.question else _shown(summary, whole)
         tests = ([shown] if shown else []) + summary.tests
         scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
-        sets = shown[0].evidence.data if shown and shown[1].basis == "experiment" else ()
-        data = " and ".join(sets) if len(sets) < 3 else ""
-        found.append(Overview(claim, summary, whole, shown, _why(summary, whole, shown), " + ".join(scales), data))
+        why = _why(summary, whole, shown)
+        found.append(Overview(claim, summary, whole, shown, why, " + ".join(scales), _data(*shown) if shown else ""))
     return found
+
+
+def _data(result: Result, verdict: Verdict) -> str:
+    """The data sets of a test: those of its parts, else those of its item; empty for more than two."""
+    sets = result.evidence.data if verdict.basis == "experiment" else ()
+    own = [name for name in sets if any(part.partition(":")[0] == name for part in verdict.covers)]
+    return " and ".join(own or sets) if len(own or sets) < 3 else ""
 
 
 def parts_supported(claim: str, tests: Sequence[tuple[Result, Verdict]]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Metrics of an audit: decorated functions that declare what they read, and how they are shown and bounded.
 
-Tables, pages, exports, conditions, comparisons and leaderboards have a column for each metric of `METRICS`. An
-installed package adds a metric through the entry-point group ``classwise.metrics``.
+Data frames and conditions have each metric of `METRICS`; tables and leaderboards have all but some of the library's
+own. An installed package adds a metric through the entry-point group ``classwise.metrics``.
 """
 
 from __future__ import annotations

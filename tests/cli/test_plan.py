@@ -112,7 +112,8 @@ def test_a_plan_repeats(audits: dict[str, Path]) -> None:
     [
         (["--above=20%"], "give audits, --accuracy, or --worst, --others and --classes; one of the three"),
         (["--worst=0.3"], "--worst requires --others and --classes"),
-        ([*WORST], "no question is given; give above, below, difference"),
+        ([*WORST], "no question is given; give one: above, below, difference"),
+        ([*WORST, "--above=10%", "--class=1"], "only below and half_width are about one class"),
         ([*WORST, "--above=2"], "above = 2.0: must be a number above 0 and below 1"),
         ([*WORST, "--above=x"], "--above 'x' is not a number; write 0.2 or 20%"),
         ([*WORST, "--above=40%"], "above 0.4: the lowest class accuracy is 0.3, so no number of images can show it"),

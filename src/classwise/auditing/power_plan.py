@@ -433,6 +433,8 @@ def _questions(
     first, names, alone = assumed.first, assumed.names, Population(assumed.first)
     if class_name is not None and class_name not in names:
         raise unknown("class", class_name, names)
+    if class_name is not None and limits["below"] is None and limits["half-width"] is None:
+        raise ClasswiseError(f"class {class_name!r}: only below and half_width are about one class; omit it")
     label, worst = None if class_name is None else names.index(class_name), int(first.argmin())
     asked: list[tuple[str, Question, Population]] = []
     if (limit := limits["above"]) is not None:
@@ -469,7 +471,8 @@ def _questions(
         asked.append((text, Question("difference"), Population(first, assumed.second)))
     if not asked:
         raise ClasswiseError(
-            "no question is given; give above, below, difference, identity, half_width or overall_difference"
+            "no question is given; give one: above, below, difference, identity, half_width or overall_difference "
+            "(such as --above 20%)"
         )
     return asked
 

@@ -648,6 +648,15 @@ def test_one_step_is_compared_with_many_in_the_outcomes() -> None:
     found = GUARDS["single-step"](masked)
     assert isinstance(found, AuditWarning)
     assert "15.0 % of 'class 4'" in found.sentence
+    unknown = Evidence(masked.outcomes, attacks | {"fgsm": ExternalAttack(attack=negating)})
+    assert GUARDS["single-step"].reads_of(unknown) == "gradients"  # its steps inside are not known, so FGSM is tried
+
+
+def test_an_external_attack_is_not_called_gradient_free() -> None:
+    attacks = {"pgd": PGD(steps=20), "black": ExternalAttack(attack=negating)}
+    found = GUARDS["black-box-stronger"](Evidence(table(10, 100, pgd={0: 20}, black={0: 50}), attacks))
+    assert isinstance(found, AuditWarning)
+    assert found.sentence.startswith("Attacks without gradients of this model ('black') succeed on 30 more images")
 
 
 @pytest.mark.parametrize(("late", "expected"), [({}, None), ({3: 5}, None), ({3: 13}, "13.0 % of 'class 3'")])

@@ -177,6 +177,10 @@ CASES: dict[str, tuple[AttackInputs, str]] = {
     "step size 0": (audited("--attack=pgd:step_size=0"), "step_size"),
     "step size 0 in a recipe": (trained("--set=attack.step_size=0"), "step_size"),
     "no FIELD=VALUE": (trained("--set=epochs"), "--set 'epochs' should be FIELD=VALUE, as in --set epochs=30"),
+    "an argument among the options of the data": (
+        trained("--data-set=split=train"),
+        "--data-set split: not an option of the data set; use --split, --subset, --seed or --root",
+    ),
     "no KEY=VALUE": (trained("--data-set=64"), "--data-set '64' should be KEY=VALUE, as in --data-set size=64"),
     "other classes": (other_classes, "10 classes and the data 3"),
     "other channels": (other_channels, "image channels"),

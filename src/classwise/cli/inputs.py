@@ -11,7 +11,7 @@ import typer
 
 import classwise as cw
 from classwise.cli.help import DATA, EVALUATION, MODEL
-from classwise.cli.options import DataOptions, Root, numbers, pairs
+from classwise.cli.options import DataOptions, Root, data_options, numbers, pairs
 from classwise.core.errors import ClasswiseError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class ImageSource:
             chosen |= run.recipe.data.options
         return data, {
             **chosen,
-            **pairs(self.data_set, "--data-set"),
+            **data_options(self.data_set),
             "root": root,
             "split": self.split,
             "subset": self.subset,

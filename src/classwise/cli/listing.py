@@ -11,7 +11,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA as DATA_PANEL
-from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, pairs
+from classwise.cli.options import Budget, DataOptions, Json, Overrides, Root, data_options, pairs
 from classwise.core.errors import ClasswiseError, one_line, printable
 from classwise.core.settings.description import summary
 
@@ -65,7 +65,7 @@ def data(
             raise ClasswiseError(f"{option} needs the images: classwise data DATA {option}")
         _list_data(json)
         return
-    chosen: dict[str, Any] = dict(pairs(options, "--data-set"))
+    chosen: dict[str, Any] = dict(data_options(options))
     images = cw.load_data(source, split=split, root=root, subset=subset, seed=seed, **chosen)
     if digest:
         typer.echo(images.fingerprint())

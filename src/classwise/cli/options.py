@@ -203,6 +203,10 @@ _PAIRS = {
 """The options that take pairs, and what each should look like."""
 
 
+_SELECTING = frozenset({"source", "split", "subset", "seed", "root", "download"})
+"""Arguments of `classwise.data.load_data` that are no options of a data set."""
+
+
 def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
     """``["a.b=c"]`` as ``{"a.b": "c"}``.
 
@@ -215,6 +219,21 @@ def pairs(items: Iterable[str] | None, option: str = "--set") -> dict[str, str]:
         if not equals or not key.strip():
             raise ClasswiseError(f"{option} {item!r} should be {_PAIRS[option]}")
         found[key.strip()] = value.strip()
+    return found
+
+
+def data_options(items: Iterable[str] | None) -> dict[str, str]:
+    """The options of ``--data-set``, as of `pairs`.
+
+    Raises:
+        ClasswiseError: also for one that has an option of its own.
+    """
+    found = pairs(items, "--data-set")
+    for key in found:
+        if key in _SELECTING:
+            raise ClasswiseError(
+                f"--data-set {key}: not an option of the data set; use --split, --subset, --seed or --root"
+            )
     return found
 
 

@@ -21,6 +21,7 @@ from classwise.cli.options import (
     Resume,
     Root,
     check_device,
+    data_options,
     grouped,
     integers,
     measured_rates,
@@ -125,7 +126,7 @@ def train(
     _change(wanted, "--subset", "data.subset", subset)
     _change(wanted, "--epochs", "epochs", epochs)
     _change(wanted, "--seed", "seed", seed)
-    for key, value in pairs(data_set, "--data-set").items():
+    for key, value in data_options(data_set).items():
         _change(wanted, f"--data-set {key}=", f"data.options.{key}", value)
     if seeds is not None and "seed" in wanted:
         raise ClasswiseError("--seed and --seeds are mutually exclusive; give one of them")

@@ -10,7 +10,7 @@ import typer
 import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import DATA
-from classwise.cli.options import DataOptions, Root, new_folder, out_option, pairs, single_sources
+from classwise.cli.options import DataOptions, Root, data_options, new_folder, out_option, single_sources
 
 
 def view(
@@ -57,6 +57,6 @@ def view(
     if out is not None:
         new_folder(out)
     sources = single_sources(audits, "audits")
-    options = {"split": split, "root": root, **pairs(data_set, "--data-set")}
+    options = {"split": split, "root": root, **data_options(data_set)}
     page = cw.view(sources, out, data=data, **{key: value for key, value in options.items() if value is not None})
     console.echo(f"page: {page}")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
+from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import FGSM
 from classwise.attacks.losses import margin
 from classwise.auditing.guards.evidence import (
@@ -126,9 +127,13 @@ WEAK_SHARE = 0.03
 
 
 def _by_length(evidence: Evidence) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The labels of the single-step attacks, and those of the multi-step attacks that use gradients."""
-    short = tuple(label for label, attack in evidence.attacks.items() if attack.total_length == 1)
-    return short, tuple(label for label in evidence.attacks if label not in {*short, *evidence.black_box})
+    """The labels of the single-step attacks, and those of the multi-step attacks that use gradients.
+
+    External attacks are neither: the steps inside of them are not known.
+    """
+    known = {label: attack for label, attack in evidence.attacks.items() if not isinstance(attack, ExternalAttack)}
+    short = tuple(label for label, attack in known.items() if attack.total_length == 1)
+    return short, tuple(label for label in known if label not in {*short, *evidence.black_box})
 
 
 def _read_by_single_step(evidence: Evidence) -> Reads:
@@ -138,9 +143,14 @@ def _read_by_single_step(evidence: Evidence) -> Reads:
     return "outcomes" if compared else "gradients"
 
 
+def _has_steps(evidence: Evidence) -> bool:
+    """Whether an attack is known to have several steps."""
+    return any(attack.total_length > 1 for attack in evidence.attacks.values())
+
+
 def _single_step_cost(evidence: Evidence, probe: Probe) -> int:
     """One step and its verification for each survivor."""
-    if len(_by_length(evidence)[0]) == len(evidence.attacks):
+    if not _has_steps(evidence):
         return 0
     return (2 + probe.verification) * int(evidence.survivors.sum())
 
@@ -150,7 +160,7 @@ def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
     """A single-step attack succeeds on images that are robust to multi-step attacks, overall or in one class."""
     short, long = _by_length(evidence)
     if probe is not None:
-        if len(short) == len(evidence.attacks) or not evidence.survivors.any():
+        if not _has_steps(evidence) or not evidence.survivors.any():
             return NOT_APPLICABLE
         return weak_attack_warning(evidence, probe, probe.succeeds_on(evidence.survivors, FGSM()), "a single step")
     found = attack_excess(evidence.outcomes, short, long)
@@ -286,7 +296,9 @@ def black_box_stronger(evidence: Evidence) -> Result:
         return _undecided(found.extra, found.correct, found.images)
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     count = f"{found.extra} more images ({percent(found.extra / found.images)}{where})"
-    what = f"Gradient-free attacks ({quoted(black)}) succeed on {count} than gradient-based ones"
+    external = any(isinstance(evidence.attacks.get(label), ExternalAttack) for label in black)
+    kind = "Attacks without gradients of this model" if external else "Gradient-free attacks"
+    what = f"{kind} ({quoted(black)}) succeed on {count} than gradient-based ones"
     return f"{what}: masked gradients.", found.extra / found.images
 
 

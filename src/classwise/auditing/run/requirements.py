@@ -177,7 +177,10 @@ def _lacking_images(policy: Policy, meta: Meta, counts: IntArray | None) -> Iter
     if required.split not in ("any", meta.split):
         yield f"The split is {meta.split or 'unknown'}, and must be {required.split}."
     if meta.data_hash and required.digest not in ("any", meta.data_hash):
-        yield f"The images have the SHA-256 {meta.data_hash}, and must have {required.digest}."
+        yield (
+            f"The images have the SHA-256 {meta.data_hash}, and must have {required.digest} (classwise data DATA "
+            "--digest, with the --split, --subset and --data-set of the audit)."
+        )
     if counts is None:
         return
     if not meta.data_hash and required.digest != "any":

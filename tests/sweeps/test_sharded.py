@@ -15,7 +15,7 @@ import pytest
 
 from classwise.auditing.curve.result import Curve
 from classwise.auditing.curve.search import robustness_curve
-from classwise.auditing.evaluation.evaluation import complete
+from classwise.auditing.evaluation.evaluation import Evaluation, complete
 from classwise.auditing.run.result import Audit
 from classwise.cli import main
 from classwise.cli.cluster import ClusterOptions
@@ -189,7 +189,8 @@ def test_a_device_elsewhere_requires_a_batch_size_and_a_precision(
     model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shards, ray = ShardOptions(shards=2), ClusterOptions(on="ray")
-    for given in ({}, {"batch_size": 512}, {"precision": "bfloat16"}):
+    every: list[Evaluation] = [{}, {"batch_size": 512}, {"precision": "bfloat16"}]
+    for given in every:
         check_refused("as in --batch-size 512 --precision bfloat16$", shards.device, ray, "meta", complete(given))
     assert shards.device(ray, "meta", complete({"batch_size": 512, "precision": "bfloat16"})) == "cpu"
     assert main(["audit", str(model), *WORDS, "--shards=2", "--on=local", "--device=meta", "--batch-size=64"]) == 2

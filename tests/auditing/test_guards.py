@@ -829,7 +829,7 @@ def test_an_accuracy_below_chance_is_reported_in_other_words(images: int, why: s
 def test_too_few_images_for_another_order(images: int) -> None:
     labels = np.arange(images) % 10
     result = GUARDS["class-order"](of_predictions(labels, (labels + 1) % 10, 10))
-    assert result == Undecided(f"{images_needed()} images needed, and there are {images}")
+    assert result == Undecided(f"{images_needed()} images needed, and there are {images}", for_images=True)
     assert GUARDS["class-order"](of_predictions(labels, labels, 10)) is None
 
 
@@ -858,7 +858,7 @@ def test_too_few_images_for_the_normalisation(images: int, wrong: int, needed: i
     result = GUARDS["normalised-outside"](given)
     assert isinstance(result, Undecided) is (needed is not None)
     if needed is not None:
-        assert result == Undecided(f"{needed} images needed, and there are {images}")
+        assert result == Undecided(f"{needed} images needed, and there are {images}", for_images=True)
         assert given.probe.taken == taken  # no pass is wasted
 
 
@@ -873,7 +873,7 @@ def test_too_few_images_for_the_large_radius(count: int, decided: bool) -> None:
 def test_one_image_is_no_batch() -> None:
     for count in (1, 2):
         result = GUARDS["batch-dependence"](evidence_of(toys.model(), toys.images(count), attacks="fgsm"))
-        assert (result == Undecided("2 images needed, and there is 1")) is (count == 1)
+        assert (result == Undecided("2 images needed, and there is 1", for_images=True)) is (count == 1)
 
 
 @pytest.mark.parametrize(("robust", "undecided"), [(1, True), (2, False), (0, False)])

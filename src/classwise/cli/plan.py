@@ -139,7 +139,7 @@ def plan(
     """Plan how many images and seeds answer a question.
 
     A question is what an audit or a comparison is to show. Audits are simulated and decided by their intervals and
-    tests; the result is the number of images of a class with which 80 % and 90 % of them show it.
+    tests; the result is a number of images of a class with which at least 80 % and 90 % show it.
 
     \b
     Examples:

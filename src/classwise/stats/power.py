@@ -45,7 +45,7 @@ OF_LOSSES = 1_000
 _START, _STEPS, BLOCK = 64, 6, 50
 """The number that a search begins with, its steps near each target, and repetitions after which it may leave one."""
 _NEAR, _FAR = 0.01, 0.08
-"""A search ends at a power that is at most `_NEAR` below a target or twice this above it, and leaves one at `_FAR`."""
+"""A search ends at a power that is at most twice `_NEAR` above a target, and leaves one at `_FAR`."""
 
 Kind = Literal["above", "below", "difference", "identity", "half-width", "overall-difference"]
 
@@ -227,7 +227,7 @@ class PowerCurve(NamedTuple):
     Attributes:
         images: simulated numbers, ascending.
         power: power at each of them, made monotone.
-        needed: for each target the smallest number that reaches it, with two digits; None if no number does.
+        needed: for each target a number that reaches it, with two digits; None if no number does.
     """
 
     images: tuple[int, ...]
@@ -306,7 +306,10 @@ def _needed(
         score = special.ndtri(np.clip([shares[place - 1], target, shares[place]], 1e-3, 1 - 1e-3))
         part = (score[1] - score[0]) / max(score[2] - score[0], 1e-9)
         images = min(rounded_up((np.sqrt(low) + part * (np.sqrt(high) - np.sqrt(low))) ** 2), most)
-        if images in found or -_NEAR <= simulate(images) - target <= 2 * _NEAR:
+        known = images in found
+        simulate(images)
+        numbers, shares = _monotone(found)
+        if known or 0 <= shares[np.searchsorted(numbers, images)] - target <= 2 * _NEAR:
             return images
     numbers, shares = _monotone(found)
     return int(numbers[np.argmax(shares >= target)]) if shares[-1] >= target else None

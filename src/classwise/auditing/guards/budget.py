@@ -70,7 +70,7 @@ def run_guards(
         found |= {
             name: Undecided(f"{result.reason} in the sample; --guards full takes up to {SAMPLE}")
             for name, result in found.items()
-            if isinstance(result, Undecided) and GUARDS[name].reads_of(evidence) != "outcomes"
+            if isinstance(result, Undecided) and result.for_images and GUARDS[name].reads_of(evidence) != "outcomes"
         }
     reason: Reason = "budget" if omitted else ""
     not_run = tuple(name for name in GUARDS if name in omitted)

@@ -362,9 +362,10 @@ class Evidence:
 
 
 class Undecided(NamedTuple):
-    """The result of a guard that could neither detect nor exclude its problem: why."""
+    """The result of a guard that could neither detect nor exclude its problem: why, and if more images could."""
 
     reason: str
+    for_images: bool = False
 
 
 def undecided(needed: float, images: int) -> Result:
@@ -376,7 +377,9 @@ def undecided(needed: float, images: int) -> Result:
     """
     if needed > SAMPLE:
         return NOT_APPLICABLE
-    return Undecided(f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}")
+    return Undecided(
+        f"{math.ceil(needed)} images needed, and there {'is' if images == 1 else 'are'} {images}", for_images=True
+    )
 
 
 class NotApplicable:

@@ -185,16 +185,14 @@ class _AttackCost:
         starts: its number of starts for the classes of the model.
         repeats: number of passes of a decision; of several, the image that the attack returns is decided once more.
         step: passes of an image in one step.
-        forward_seconds: duration of a forward pass of one image in the arithmetic of the attack.
-        backward_seconds: duration of a backward pass.
+        step_seconds: duration of a step of one image.
     """
 
     attack: Attack
     starts: int
     repeats: int
     step: PassCounts
-    forward_seconds: float
-    backward_seconds: float
+    step_seconds: float
 
     def lowest(self, *, early_stop: bool) -> tuple[int, int]:
         """Steps of an image and float32 passes, at least: one step and its verification with early stop."""
@@ -241,12 +239,11 @@ class _Total(NamedTuple):
         """
         steps, passes = work
         vain = max(speed.narrowest - last, 0) * cost.highest(early_stop=True)[0] if last >= 1 else 0
-        step_seconds = cost.step.forward * cost.forward_seconds + cost.step.to_image * cost.backward_seconds
         rows = max(images, speed.narrowest) if images else 0  # a batch is not smaller
         return _Total(
             self.forwards + images * (steps * cost.step.forward + passes),
             self.backwards + images * steps * cost.step.to_image,
-            self.seconds + (rows * steps + vain) * step_seconds + passes * speed.seconds(images),
+            self.seconds + (rows * steps + vain) * cost.step_seconds + passes * speed.seconds(images),
         )
 
 
@@ -285,7 +282,7 @@ def _range(
     speed = _Speed(engine.batch_size, seconds, NARROWEST if engine.device.type == "cpu" else SMALLEST_BATCH)
     clean_passes = plan.repeats.count
     lowest = highest = _Total(clean_passes * images, 0, clean_passes * speed.seconds(images))
-    costs = list(_attack_costs(engine, plan, piece, size, clock))
+    costs = list(_attack_costs(engine, plan, piece, size, clock, timed=rates is None))
     for position, cost in enumerate(costs):
         highest = highest.plus(cost, most, cost.highest(early_stop=plan.early_stop), speed)
         if not (position and plan.cascade):
@@ -390,18 +387,30 @@ def _all_correct(_: Engine, pieces: Iterator[Images], expected: int | None) -> _
     return _Evaluated(images, images, images)
 
 
-def _attack_costs(engine: Engine, plan: Plan, piece: Images, size: int, clock: Clock) -> Iterator[_AttackCost]:
-    """The passes of a step of each attack, and their duration in batches of ``size`` images."""
+def _attack_costs(
+    engine: Engine, plan: Plan, piece: Images, size: int, clock: Clock, *, timed: bool
+) -> Iterator[_AttackCost]:
+    """The passes of a step of each attack, and its duration in batches of ``size`` images.
+
+    A timed step includes the arithmetic of the attack, which takes longer than the passes of a small network. That of
+    an external attack, which is its whole run, and with rates of another device is the duration of its passes.
+    """
     x = _batch(piece, size, engine.device).x
     classes = engine.passes.classes(x)
     seconds: dict[tuple[object, bool], tuple[float, float]] = {}
     for attack in plan.suite.attacks.values():
         with engine.forward_for(attack, x) as passes:
             step = _step_passes(engine, passes, attack, piece, plan.threat)
-            kind = attack.precise, step.to_image > 0
-            if kind not in seconds:
-                seconds[kind] = _pass_seconds(passes, x, clock, gradients=step.to_image > 0)
-        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, *seconds[kind])
+            if timed and attack.length > 1:
+                work = _started(engine, passes, attack, piece, plan.threat, size)
+                duration = clock("gradient" if step.to_image else "forward", size, work) / size
+            else:
+                kind = attack.precise, step.to_image > 0
+                if kind not in seconds:
+                    seconds[kind] = _pass_seconds(passes, x, clock, gradients=step.to_image > 0)
+                forward, backward = seconds[kind]
+                duration = step.forward * forward + step.to_image * backward
+        yield _AttackCost(attack, attack.starts_for(classes), plan.repeats.count, step, duration)
 
 
 def _pass_seconds(model: CountedForward, x: Tensor, clock: Clock, *, gradients: bool) -> tuple[float, float]:
@@ -419,15 +428,25 @@ def _batch(piece: Images, count: int, device: torch.device) -> Batch:
 
 def _step_passes(engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat) -> PassCounts:
     """Passes of an image in the first step of the attack, counted on a few images."""
-    index, x, y = _batch(piece, min(SMALLEST_BATCH, engine.batch_size), engine.device)
+    images = min(SMALLEST_BATCH, engine.batch_size)
+    step = _started(engine, model, attack, piece, threat, images)
+    before = model.forwards, model.backwards
+    step()
+    return PassCounts((model.forwards - before[0]) // images, (model.backwards - before[1]) // images)
+
+
+def _started(
+    engine: Engine, model: CountedForward, attack: Attack, piece: Images, threat: Threat, images: int
+) -> Callable[[], object]:
+    """Start the attack on some images, and return its next step."""
+    index, x, y = _batch(piece, images, engine.device)
     threat = threat.of(torch.arange(len(x)) % len(piece), engine.device)
     reference = engine.passes.reference(x) if attack.needs_reference else None
     inputs = AttackInputs(
         x, y, index, threat, CounterRNG(engine.seed, "attack"), None, None, reference, torch.zeros_like(index)
     )
-    state, before = attack.start(model, inputs), (model.forwards, model.backwards)
-    attack.step(model, inputs, state)
-    return PassCounts((model.forwards - before[0]) // len(x), (model.backwards - before[1]) // len(x))
+    state = attack.start(model, inputs)
+    return lambda: attack.step(model, inputs, state)
 
 
 def _timed_on(device: torch.device) -> Clock:

@@ -268,6 +268,8 @@ def test_a_repetition_in_another_folder_passes(tmp_path: Path) -> None:
     found = build.verify(report.folder, [again])
     assert found.differences == []
     assert any("is a repetition" in note for note in found.notes)
+    beside = audited(tmp_path / "again", tmp_path / "policy.yaml")
+    assert build.verify(report.folder, [beside]).differences == []  # the report's own audit, beside it, is not unlisted
     other = audited(tmp_path / "elsewhere" / "other", tmp_path / "policy.yaml", seed=5)
     assert build.verify(report.folder, [other]).differences
 

@@ -93,7 +93,7 @@ def ablation(
 def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float) -> pd.DataFrame:
     members = outcomes.families.get(family, (family,) if family in outcomes.attacks else ())
     if not members:
-        raise unknown(f"{model!r}: family of attacks", family, outcomes.families)
+        raise unknown(f"family of attacks of {model!r}", family, outcomes.families)
     plain = outcomes.correct(baseline)
     frames = []
     for member in members:

@@ -168,8 +168,11 @@ def attacks(
         return
     cls = cw.ATTACKS.load(name)
     lines = [line_of(source) for source in sources(cls)]
-    defaults = describe(cw.ATTACKS, make(cw.ATTACKS, name))
-    del defaults["name"]
+    made = make(cw.ATTACKS, name)
+    described = describe(cw.ATTACKS, made)  # without the settings that older audits do not have
+    defaults = {
+        key: described.get(key, getattr(made, key)) for key in (field.name for field in dataclasses.fields(made))
+    }
     settings = _settings(cw.ATTACKS, cls, defaults)
     if json:
         reported = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}

@@ -264,7 +264,8 @@ def verify(
         else:
             found += changed
     if not found:
-        found += _recomputed(place, paths, supplements, repeated)
+        own = {(place / about["folder"]).resolve() for about in recorded}
+        found += _recomputed(place, paths, supplements, repeated, own)
         if not found:
             report = read_json(place / FACTS, kind=_OfReport)
             notes.insert(0, f"the verdict of the report is: {report['verdict']}. {report['criteria_sentence']}")
@@ -381,7 +382,7 @@ def _manifest(file: Path) -> Manifest:
 
 
 def _recomputed(
-    place: Path, paths: Sequence[Path], supplements: Sequence[Path], repeated: Collection[int]
+    place: Path, paths: Sequence[Path], supplements: Sequence[Path], repeated: Collection[int], own: Collection[Path]
 ) -> Iterator[str]:
     """A line for each difference to a report that is computed again.
 
@@ -390,6 +391,7 @@ def _recomputed(
         paths: the audits.
         supplements: the further results.
         repeated: the numbers of those that are repetitions of the audits of the report.
+        own: the folders of the audits of the report, which may be beside a repetition.
     """
     try:
         text, page = read_bytes(place / FACTS), read_bytes(place / PAGE)
@@ -409,7 +411,7 @@ def _recomputed(
         now = {row["name"]: row for row in audit["others"]}
         audit["others"] = [now.pop(row["name"], row) for row in before["others"]]
         for row in now.values():
-            if row["date"] <= str(stored["date"]):
+            if row["date"] <= str(stored["date"]) and paths[number].resolve().parent / row["name"] not in own:
                 subject = "with the same policy, or of the same model and images"
                 yield f"{row['name']} is beside {paths[number]} {subject}, and is not in the report"
         if number in repeated:

@@ -55,7 +55,7 @@ def audit(
         flags(
             *FLAGS,
             threat="that of the policy, the run or the data set",
-            attacks="that of the policy, or the suite of the threat",
+            attacks="those of the policy, or the suite of the threat",
         ),
     ],
     *,

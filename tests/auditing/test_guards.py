@@ -578,9 +578,9 @@ def at_chance() -> Images:
         ({"attacks": "fgsm"}, "training-attack: All attacks are usual training attacks"),
         ({"data": rolled()}, "class-order: The classes of the data and the outputs of the model are in different"),
         ({"model": Wrapped(back=infinite_logits)}, "nan-logits: "),
-        (
-            {"data": at_chance()},
-            "the clean accuracy, 33.3 %, is not significantly above chance (33.3 %): ",
+        *(
+            ({"data": at_chance(), **more}, "the clean accuracy, 33.3 %, is not significantly above chance (33.3 %): ")
+            for more in ({}, {"attacks": "fgsm"})  # also beside a warning that does not explain it
         ),
     ],
 )

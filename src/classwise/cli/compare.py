@@ -91,7 +91,8 @@ def compare(
 ) -> None:
     """Compare audits of the same images, with intervals.
 
-    Audits are compared if they agree in images, threat, attacks, early stop, cascade and grouping; others are rejected.
+    Audits are compared if they agree in images, threat, attacks, early stop, cascade, repeats, grid and grouping;
+    others are rejected.
     Runs of one recipe that differ in the seed alone are one method, and so are all runs or audits in a folder of seeds.
     Differences, intervals and p-values are over all seeds.
 

@@ -189,7 +189,8 @@ def compare(
 ) -> Comparison | Crossing:
     """Compare audits of the same images.
 
-    The audits must agree in images, labels, class names, threat, attacks, early stop, cascade and grouping.
+    The audits must agree in images, labels, class names, threat, attacks, early stop, cascade, repeats, grid
+    and grouping.
 
     Args:
         audits: audits, folders of audits, run folders with one audit each, or folders of a method's seeds (runs of

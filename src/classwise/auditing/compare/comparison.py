@@ -140,7 +140,8 @@ def population(seeds: Mapping[str, int]) -> str:
 class Comparison(RichDisplay):
     """Methods on the same images, each with one audit, or one audit for each training seed.
 
-    The audits have the same images, labels, class names, threat, attacks, early stop, cascade and grouping.
+    The audits have the same images, labels, class names, threat, attacks, early stop, cascade, repeats, grid
+    and grouping.
 
     Attributes:
         audits: by the method's name.

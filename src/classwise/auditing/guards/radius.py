@@ -221,6 +221,10 @@ MASKED = (
 """Guards whose problem may be why attacks succeed on no image."""
 
 
+FEW = 10
+"""Correctly classified images of the sample, below which a search that finds no radius is no evidence."""
+
+
 def _unsolved(evidence: Evidence, fault: Fault) -> str:
     """What to do before the radius is judged; empty if no guard has another explanation."""
     return evidence.unsolved(OTHER_CAUSES + MASKED if fault == "small" else OTHER_CAUSES)
@@ -252,10 +256,13 @@ def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Resu
     if probe is None or not evidence.clean.any():
         return f"{what}.", math.nan
     found = _searched_radius(evidence.clean, probe, fault)
-    if found is None:  # too small a radius is then no explanation, since the attacks are weak or gradients masked
-        return (f"{what}, and a short search did not find another one.", math.nan) if fault == "large" else None
+    images = int(evidence.clean.sum())
+    if found is None and fault == "large":
+        return f"{what}, and a short search did not find another one.", math.nan
+    if found is None:  # too small a radius is no explanation, since the attacks are weak or gradients masked
+        return None if images >= FEW else undecided(FEW, images)
     radius, success = found
-    images, threat = int(evidence.clean.sum()), f"{probe.threat.norm}:{radius:g}"
+    threat = f"{probe.threat.norm}:{radius:g}"
     share = f"{success} of the {images} correctly classified images in a sample of {len(probe)}"
     what = f"{what}; at about {threat} PGD of {SEARCH.steps} steps succeeds on {share}"
     return f"{what}: repeat the audit with --threat {threat} and another --out.", radius

@@ -137,7 +137,8 @@ class Trainer:
         state, steps = self.state, self.batches.steps
         if isinstance(self.progress, Logger):
             self.progress.log_recipe(self.run.path, self.recipe.yaml())
-        progress.start("training", (self.recipe.epochs - state.epoch) * steps - state.step)
+        progress.start("training", self.recipe.epochs * steps)
+        progress.advance(state.epoch * steps + state.step)
         saved, pause = time.monotonic(), CHECKPOINT_SECONDS
         while state.epoch < self.recipe.epochs:
             started = time.monotonic()

@@ -170,9 +170,8 @@ def attacks(
     lines = [line_of(source) for source in sources(cls)]
     made = make(cw.ATTACKS, name)
     described = describe(cw.ATTACKS, made)  # without the settings that older audits do not have
-    defaults = {
-        key: described.get(key, getattr(made, key)) for key in (field.name for field in dataclasses.fields(made))
-    }
+    fields = [field.name for field in dataclasses.fields(made)]  # type: ignore[arg-type]  # every attack is a dataclass
+    defaults = {key: described.get(key, getattr(made, key)) for key in fields}
     settings = _settings(cw.ATTACKS, cls, defaults)
     if json:
         reported = {key: {"values": values, "meaning": meaning} for key, _, values, meaning in settings}

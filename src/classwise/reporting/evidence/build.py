@@ -264,8 +264,8 @@ def verify(
         else:
             found += changed
     if not found:
-        own = {(place / about["folder"]).resolve() for about in recorded}
-        found += _recomputed(place, paths, supplements, repeated, own)
+        reported = {(place / about["folder"]).resolve() for about in recorded}
+        found += _recomputed(place, paths, supplements, repeated, reported)
         if not found:
             report = read_json(place / FACTS, kind=_OfReport)
             notes.insert(0, f"the verdict of the report is: {report['verdict']}. {report['criteria_sentence']}")

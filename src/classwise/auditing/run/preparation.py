@@ -140,7 +140,8 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     ball = no_threat or threat_for(source, threat)
     if options.get("unique"):
         source, ball = _unique(source, ball)
-    if isinstance(source, Images) and (unknown := sorted({*options.get("trace", ())} - {*source.index.tolist()})):
+    traced = {*options.get("trace", ())}
+    if traced and isinstance(source, Images) and (unknown := sorted(traced - {*source.index.tolist()})):
         raise ClasswiseError(f"trace: {source.name} has no image with the index {unknown[0]}")
     device = options.get("device")
     if isinstance(model, str | os.PathLike):

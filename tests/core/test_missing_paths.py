@@ -31,6 +31,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("run", "runs"),  # a folder, not runs.pt
         ("run.pt", "runs.pt"),
+        ("nets.pt", "runs.pt"),  # not net.py
+        ("nets.pyi", "net.py"),
         ("runs/trades1", "runs/trades-1"),
         ("RUNS/TRADES-1", "runs/trades-1"),
         ("runz/trades-1", "runs/trades-1"),

@@ -170,7 +170,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("at", {"objective": "tradse"}, "unknown objective 'tradse'; did you mean 'trades'?"),
         ("at", {"schedules": ["ccr"]}, "schedule 'ccr' sets beta, which this objective does not have"),
         ("at", {"selection": "wurst"}, "unknown selection 'wurst'; did you mean 'worst'?"),
-        ("trades", {"attack": "tpgd"}, "objective 'trades' sets objective of the inner attack"),
+        ("trades", {"attack": "tpgd"}, "this objective sets objective of the inner attack, which TemperaturePGD"),
         ("at", {"precision.dtype": "float16"}, "dtype = 'float16'"),
         ("cfa-at", {"schedules.lambda1": 1}, "the list has no item lambda1; items are 0 to 0, as in 'schedules.0'"),
         ("cfa-trades", {"schedules.ccm.lambda1": 0.3}, "items are 0 to 1, as in 'schedules.0.lambda1'"),

@@ -10,7 +10,7 @@ import re
 import shlex
 import unicodedata
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 LONGEST = 1000
@@ -112,14 +112,17 @@ class DataNotFoundError(ClasswiseError):
 def did_you_mean(path: str | os.PathLike[str]) -> str:
     """The hint for a path that does not exist: ``; did you mean PATH?``, or empty if nothing has a similar name.
 
-    Each missing part is compared with its neighbours: with folders, or with files first if it is the end of a path
-    with a suffix.
+    Each missing part is compared with its neighbours: with folders, or, if it is the end of a path with a suffix, with
+    files of this suffix, then with all files, then with folders.
     """
     whole = Path(path).expanduser()
     try:
         missing = next(place for place in reversed((whole, *whole.parents)) if not place.exists())
         neighbours = [neighbour for neighbour in missing.parent.iterdir() if not neighbour.name.startswith(".")]
-        for is_kind in (Path.is_file, Path.is_dir) if missing == whole and whole.suffix else (Path.is_dir,):
+        kinds: tuple[Callable[[Path], bool], ...] = (Path.is_dir,)
+        if missing == whole and whole.suffix:
+            kinds = (lambda file: file.suffix == whole.suffix and file.is_file(), Path.is_file, Path.is_dir)
+        for is_kind in kinds:
             found = {neighbour.name.casefold(): neighbour for neighbour in sorted(neighbours) if is_kind(neighbour)}
             if near := difflib.get_close_matches(missing.name.casefold(), found, n=1):
                 corrected = found[near[0]] / whole.relative_to(missing)

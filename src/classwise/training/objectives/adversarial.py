@@ -98,7 +98,7 @@ class Mart(AdversarialTraining):
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the cross-entropy, with the random initialisation of TRADES."""
-        return with_fields(attack, "mart", objective="ce", random_init="normal")
+        return with_fields(attack, objective="ce", random_init="normal")
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute both parts as one term, ``robust``, since both depend on ``x'``."""

@@ -272,12 +272,11 @@ def remembered(batch: TrainingBatch, name: str) -> Tensor:
     return batch.memory[name]
 
 
-def with_fields(attack: Attack, owner: str, **fields: str | int) -> Attack:
+def with_fields(attack: Attack, **fields: str | int) -> Attack:
     """Return the attack with some fields replaced.
 
     Args:
         attack: the attack.
-        owner: the name of the objective, for the error.
         **fields: the new values.
 
     Raises:
@@ -286,7 +285,7 @@ def with_fields(attack: Attack, owner: str, **fields: str | int) -> Attack:
     missing = fields.keys() - {attribute.name for attribute in dataclasses.fields(attack)}  # type: ignore[arg-type]
     if missing:
         raise ClasswiseError(
-            f"objective {owner!r} sets {', '.join(sorted(missing))} of the inner attack, "
-            f"which {type(attack).__name__} does not have; use pgd"
+            f"this objective sets {' and '.join(sorted(missing))} of the inner attack, which {type(attack).__name__} "
+            "does not have; use pgd"
         )
     return dataclasses.replace(attack, **fields)  # type: ignore[type-var]  # every attack is a dataclass

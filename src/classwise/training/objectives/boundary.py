@@ -158,7 +158,7 @@ class Balanced(Objective):
         """Return the recipe's attack; with ``variant="code"`` on the divergence, with the initialisation of TRADES."""
         if self.variant == "paper":
             return attack
-        return with_fields(attack, "bat", objective="kl", random_init="normal")
+        return with_fields(attack, objective="kl", random_init="normal")
 
     def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
         """Return the clean logits with ``variant="code"``."""

@@ -121,7 +121,7 @@ class RSLAD(Distillation):
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the divergence from the teacher, with the initialisation of TRADES."""
-        return with_fields(attack, "rslad", objective="kl", random_init="normal")
+        return with_fields(attack, objective="kl", random_init="normal")
 
     def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
         """Return the teacher's logits at the temperature of attacked images."""

@@ -50,7 +50,7 @@ def from_given_point(attack: Attack, **fields: str | int) -> Ascent:
     """
     if not isinstance(attack, Ascent):
         raise ClasswiseError(f"{type(attack).__name__} does not step along a gradient from a given point; use fgsm")
-    changed = with_fields(attack, "single-step", random_init="none", **fields)
+    changed = with_fields(attack, random_init="none", **fields)
     assert isinstance(changed, Ascent)
     return changed
 

@@ -57,7 +57,7 @@ class Trades(Objective):
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the divergence, with the random initialisation of TRADES."""
-        return with_fields(attack, "trades", objective="kl", random_init="normal")
+        return with_fields(attack, objective="kl", random_init="normal")
 
     def reference(self, model: Forward, batch: TrainingBatch, settings: ClassSettings) -> Tensor | None:
         """Return the clean logits."""

@@ -95,6 +95,14 @@ def test_results_match_the_current_experiments(file: Path) -> None:
     assert bool(result.evidence.attacks) == (bool(result.evidence.test_images) and result.item not in only_clean)
 
 
+@pytest.mark.parametrize("file", [file for file in RESULTS if file.stem == "reduced"], ids=lambda file: file.parts[-2])
+def test_a_small_result_beside_a_reduced_one_has_other_data(file: Path) -> None:
+    """Otherwise its tests are superseded, and would only widen the intervals of the others at its scale."""
+    small = file.with_name("small.json")
+    data = {one: set(Result.load(one).evidence.data) for one in (file, small) if one.is_file()}
+    assert len(data) == 1 or data[small] - data[file]
+
+
 @pytest.mark.parametrize(("paper", "scale"), FAMILIES)
 def test_verdicts_follow_from_p_values_and_intervals(paper: str, scale: str) -> None:
     """By Holm's procedure over all tests of a paper at a scale, each once, computed by NumPy's functions."""

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+import classwise as cw
+from classwise.auditing.guards.report import AuditWarning
+from classwise.auditing.run.corruptions import CorruptionAudits
+from classwise.cli.corruptions import _write
 from classwise.data import corrupt, load_data
 from tests.cli.conftest import Classwise
 
@@ -27,6 +32,27 @@ def test_a_table_over_corruptions(classwise: Classwise, run_folder: Path, tmp_pa
     assert classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path).status == 2
     again = classwise("corruptions", run_folder, "--data", "digits", *FEW, "--out", tmp_path, "--resume", "--json")
     assert json.loads(again.out)["accuracy"]["fog"]["overall"] == pytest.approx(values["fog"]["overall"])
+
+
+@pytest.mark.parametrize("attack", [{}, {"pgd": [0, 1, 1, 1]}])
+def test_warnings_and_the_threat_are_printed(
+    attack: dict[str, list[int]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The mean corruption error is that of images that are not attacked."""
+    outcomes = cw.Outcomes.from_predictions([0, 0, 1, 1], [0, 0, 1, 1], attack)
+    outcomes = replace(outcomes, meta=replace(outcomes.meta, threat="Linf:0.1" if attack else "Linf:0"))
+    foggy, snowy = (
+        cw.Audit(outcomes, warnings=found) for found in ((AuditWarning("untrained", "Load others.", 1.0),), ())
+    )
+    found = CorruptionAudits({("fog", 1): foggy, ("snow", 1): snowy})
+    _write(found, tmp_path, json=False)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"accuracy in percent{' under Linf:0.1' if attack else ''}, mean over severities\n")
+    assert "warning (untrained): fog 1: Load others.\n" in printed
+    assert ("mean corruption error" in printed) is not bool(attack)
+    _write(found, tmp_path, json=True)
+    warning = {"name": "untrained", "sentence": "fog 1: Load others."}
+    assert json.loads(capsys.readouterr().out)["warnings"] == [warning]
 
 
 @pytest.mark.slow

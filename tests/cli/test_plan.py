@@ -126,10 +126,17 @@ def test_a_plan_repeats(audits: dict[str, Path]) -> None:
         ([*WORST, "--identity", "--attack=pdg"], "unknown attack 'pdg'; did you mean 'pgd'?"),
         ([*WORST, "--identity", "--images=10000000"], "images: 40,000,000 outcomes of a model; at most 20,000,000"),
         (["missing", "--identity"], "missing contains no outcomes"),
+        ([*WORST, "--above=20%", "--different=10%"], "different: only differences, and several seeds, depend on it"),
+        ([*WORST, "--above=20%", "--run-sd=3%"], "run_sd: one training run has no deviation"),
     ],
 )
 def test_bad_input(words: list[str], message: str, classwise: Classwise) -> None:
     assert message in classwise("plan", *words).refusal
+
+
+def test_a_threat_without_attacks_is_refused_beside_audits(classwise: Classwise, audits: dict[str, Path]) -> None:
+    message = "threat: the audits have their own; omit it, or give attacks"
+    assert message in classwise("plan", audits["at"], "--above=20%", "--threat=L2:1").refusal
 
 
 def test_each_answer_is_logged_before_the_next_one() -> None:

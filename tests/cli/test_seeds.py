@@ -14,6 +14,7 @@ import classwise as cw
 from classwise.auditing.compare.compare import compare
 from classwise.auditing.run.result import Audit
 from classwise.auditing.run.seeds import audit_seeds
+from classwise.cli.seeds import _facts, _show
 from classwise.stats.seeds import mean_over_seeds
 from tests.auditing.test_criteria import written
 from tests.refusals import check_refused
@@ -78,6 +79,25 @@ def test_every_seed_is_audited_into_its_own_run(classwise: Classwise, runs: Path
     assert facts["mean"]["overall"] == pytest.approx(means.mean[0])
     assert Audit.load(places[1]).outcomes.frame.equals(audits[1].outcomes.frame)
     assert Audit.load(places[0]).outcomes.frame.equals(audits[0].outcomes.frame)
+
+
+def test_the_table_of_the_seeds_is_by_group(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As the tables of each seed are."""
+    labels = [0, 0, 1, 1, 2, 2]
+    predictions = {0: [0, 0, 1, 0, 2, 0], 3: [0, 0, 0, 1, 0, 2]}
+    audits = {
+        seed: cw.Audit(
+            cw.Outcomes.from_predictions(labels, attacks={"pgd": attacked}, training_counts=[50, 10, 2]),
+            group="frequency",
+        )
+        for seed, attacked in predictions.items()
+    }
+    _show(tmp_path, audits, len(audits))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(" middle " in line for line in lines[2:5])
+    assert "lowest frequency group accuracy" in lines[5]
+    mean = _facts(tmp_path, audits, {}, len(audits))["mean"]
+    assert (mean["worst_class"], mean["worst"]) == ("middle", 0.5)
 
 
 @pytest.mark.slow

@@ -158,6 +158,7 @@ PASS = "would pass in 80 % of cases if nothing changes"
             f"with these images it also fails without any change; about 28,000 images a class {PASS}",
         ),
         ("overall(pgd).low < -10%", f"about 170 images {PASS}"),
+        ("dog(pgd).low < -10%", f"with these images it also fails without any change; about 220 images of dog {PASS}"),
         ("overall(pgd).low < -99%", ""),  # it is not met
         ("worst(pgd).low < -10%", ""),
         ("any(pgd).high < 0", ""),  # it is met

@@ -126,7 +126,7 @@ def plan(
     different: Share | None = None,
     run_sd: Share | None = None,
     attacks: Attacks | None = None,
-    threat: ThreatLike = "Linf:8/255",
+    threat: ThreatLike | None = None,
     confidence: Level = 0.95,
     repetitions: Count | None = None,
     seed: Seed = 0,
@@ -157,7 +157,7 @@ def plan(
             audits, else half of that of unrelated models).
         run_sd: standard deviation over training runs of an accuracy (default: from the audits, else 0.01).
         attacks: the attacks whose passes are counted (default: those of the audits, else those of an audit).
-        threat: the threat of ``attacks``.
+        threat: the threat of ``attacks`` (default: ``Linf:8/255``).
         confidence: confidence level of the intervals.
         repetitions: number of simulated test sets near a result (default: 1000; 400 for differences).
         seed: seed of the simulation.
@@ -165,8 +165,8 @@ def plan(
 
     Raises:
         IncompleteError: if an audit is incomplete.
-        ClasswiseError: without a question or accuracies, for accuracies that contradict a question, or an unknown
-            class; see `classwise.auditing.compare.compare.compare`.
+        ClasswiseError: without a question or accuracies, for accuracies that contradict a question, an unknown class,
+            or an option on which no answer depends; see `classwise.auditing.compare.compare.compare`.
 
     Example:
         >>> import classwise as cw
@@ -182,7 +182,23 @@ def plan(
     limits = {"above": above, "below": below, "half-width": half_width}
     gaps = {"difference": difference, "overall-difference": overall_difference}
     asked = _questions(assumed, class_name, limits, gaps, identity=identity)
-    passes = pilot.passes if pilot is not None and attacks is None else passes_of(attacks, threat, len(assumed.first))
+    of_runs = [
+        (text, question, population, runs)
+        for text, question, population in asked
+        for runs in seeds or ((3, 5) if question.overall else (1,))
+    ]
+    several = any(runs > 1 for *_, runs in of_runs)
+    related = several or any(population.second is not None for _, _, population in asked)
+    if different is not None and not related:
+        raise ClasswiseError("different: only differences, and several seeds, depend on it; omit it")
+    if run_sd is not None and not several:
+        raise ClasswiseError("run_sd: one training run has no deviation; omit it, or give several seeds, such as 3")
+    if pilot is not None and attacks is None:
+        if threat is not None:
+            raise ClasswiseError("threat: the audits have their own; omit it, or give attacks")
+        passes = pilot.passes
+    else:
+        passes = passes_of(attacks, threat or "Linf:8/255", len(assumed.first))
     given = images if images is not None or pilot is None else pilot.images
     planner = _Planner(pilot, len(assumed.first), passes, given, images is None, alpha, repetitions, seed)
     rows: list[PlanRow] = []
@@ -190,15 +206,12 @@ def plan(
     if identity and max(seeds or (1,)) > 1:
         raise ClasswiseError("identity is a question about one training run; omit seeds")
     with listening(progress) as listener:
-        for text, question, population in asked:
-            for runs in seeds or ((3, 5) if question.overall else (1,)):
-                truth = assumed.of_runs(population, runs, question)
-                found, curve = planner.answer(text, question, truth, runs, listener)
-                rows += found
-                listener.log(_found_text(text, runs, found))
-                curves |= {} if curve is None else {(text, runs): curve}
-    several = any(row.seeds > 1 for row in rows)
-    related = several or any(population.second is not None for _, _, population in asked)
+        for text, question, population, runs in of_runs:
+            truth = assumed.of_runs(population, runs, question)
+            found, curve = planner.answer(text, question, truth, runs, listener)
+            rows += found
+            listener.log(_found_text(text, runs, found))
+            curves |= {} if curve is None else {(text, runs): curve}
     sentences = itertools.compress(assumed.sentences, (True, related, several))
     return PowerPlan(tuple(rows), curves, tuple(sentences), len(assumed.first), alpha)
 

@@ -114,12 +114,15 @@ def corruptions(
 
 def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
     """Write the tables, and print the accuracies of each corruption."""
+    from classwise.auditing.outcomes.table import CLEAN
     from classwise.auditing.run.corruptions import MEAN, OVERALL
+    from classwise.reporting.facts.comparison_sentences import comparison_warnings
 
     files = found.save(folder)
     table: dict[Any, dict[Any, float]] = found.by_class().to_dict()
+    warnings = comparison_warnings({f"{kind} {severity}": (audit,) for (kind, severity), audit in found.audits.items()})
     if json:
-        console.show_json({"folder": str(folder), "accuracy": table})
+        console.show_json({"folder": str(folder), "accuracy": table, "warnings": warnings})
         return
     classes = [str(name) for name in table[MEAN] if name != OVERALL]
     shown = classes if len(classes) <= MOST_CLASSES else []
@@ -131,7 +134,12 @@ def _write(found: CorruptionAudits, folder: Path, *, json: bool) -> None:
         first, second, *others = (bare_percent(value) for value in values)
         rows.append((kind, first, second, worst, *others))
     heads = ["corruption", OVERALL, "worst", "worst class", *shown]
-    console.show(heads, rows, "accuracy in percent, mean over severities", optional=shown[::-1])
-    error = bare_percent(1 - table[MEAN][OVERALL])
-    console.echo(f"mean corruption error (not relative to a baseline): {error} %")
+    outcomes = next(iter(found.audits.values())).outcomes
+    attacked = outcomes.attacks != (CLEAN,)
+    threat = f" under {outcomes.meta.threat}" if attacked else ""
+    console.show(heads, rows, f"accuracy in percent{threat}, mean over severities", optional=shown[::-1])
+    console.echo(*(f"warning ({warning['name']}): {warning['sentence']}" for warning in warnings))
+    if not attacked:
+        error = bare_percent(1 - table[MEAN][OVERALL])
+        console.echo(f"mean corruption error (not relative to a baseline): {error} %")
     console.echo(*(f"table: {file}" for file in files))

@@ -119,8 +119,15 @@ def plan(
     ] = None,
     attack: Annotated[list[str] | None, declared(ATTACKS, "those of the audits; else the suite of the threat")] = None,
     threat: Annotated[
-        str, typer.Option("--threat", metavar="NORM:RADIUS", help="The threat of --attack.", rich_help_panel=ATTACK)
-    ] = "Linf:8/255",
+        str | None,
+        typer.Option(
+            "--threat",
+            metavar="NORM:RADIUS",
+            help="The threat of --attack.",
+            show_default="Linf:8/255",
+            rich_help_panel=ATTACK,
+        ),
+    ] = None,
     confidence: Annotated[
         float,
         typer.Option(

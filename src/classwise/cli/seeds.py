@@ -121,14 +121,15 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     if not audits:
         return
     name = folder.name
-    each = cw.Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()})
+    group = next(iter(audits.values())).group
+    each = cw.Comparison({f"seed {seed}": (audit,) for seed, audit in audits.items()}, group=group)
     rows = [method_row(label, row) for label, row in each.table.iterrows()]
     if len(audits) > 1:
-        mean = cw.Comparison({name: tuple(audits.values())}).table.iloc[0]
+        mean = cw.Comparison({name: tuple(audits.values())}, group=group).table.iloc[0]
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
     columns, cells = ("seed", *heads(each.alpha)[2:]), [(row[0], *row[2:]) for row in rows]
     console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
-    name_of_interval = formatting.lowest_interval_name(next(iter(audits.values())).alpha)
+    name_of_interval = formatting.lowest_interval_name(each.alpha, group)
     console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}")
     if len(audits) > 1:
         lowest = "worst is the mean of each seed's lowest class; worst class is that of the lowest mean"
@@ -153,6 +154,6 @@ def _facts(folder: Path, audits: Mapping[int, cw.Audit], held: Mapping[str, list
     seeds = {str(seed): audit_facts(audit) | {"folder": str(audit.path)} for seed, audit in audits.items()}
     facts: dict[str, Any] = {"folder": str(folder), "complete": len(audits) == total, "seeds": seeds}
     if len(audits) > 1:
-        mean = cw.Comparison({folder.name: tuple(audits.values())}).table.iloc[0].to_dict()
-        facts |= {"mean": mean, "population": population({folder.name: len(audits)})}
+        comparison = cw.Comparison({folder.name: tuple(audits.values())}, group=next(iter(audits.values())).group)
+        facts |= {"mean": comparison.table.iloc[0].to_dict(), "population": population({folder.name: len(audits)})}
     return facts | {"fail_if": {text: bool(seeds) for text, seeds in held.items()}, "fail_if_seeds": held}

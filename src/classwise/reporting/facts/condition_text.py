@@ -13,7 +13,7 @@ from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.condition_size import size_advice
 from classwise.stats import Unit
-from classwise.stats.intervals import clopper_pearson, proportion_interval
+from classwise.stats.intervals import clopper_pearson, proportion_interval, sidak
 from classwise.stats.metrics.lowest import worst_class
 from classwise.stats.power import images_to_exclude_loss
 
@@ -109,8 +109,10 @@ def change_text(
             comparison.audits[name][0].outcomes.correct(comparison.attack) for name in (pair.first, pair.second)
         )
         different = (int((one != other).sum()) + 0.5) / (len(one) + 1)
-        classes = len(pair.classes) if of else 1
-        detectable += _images_without_change(threshold, different, images, classes, comparison.alpha)
+        classes, alpha = len(pair.classes), comparison.alpha
+        if not of:  # the interval of a class is simultaneous over the classes, one of which must hold
+            classes, alpha = 1, sidak(alpha, 1 if threshold.group is None else classes)
+        detectable += _images_without_change(threshold, different, images, classes, alpha)
     return f"{end}{value}; {basis}required: {_required(threshold)}{detectable}"
 
 

@@ -137,8 +137,9 @@ def export(
     else:
         contents, latex = _Contents(*report_of(result).contents(pixels)), {**AUDIT_COLUMNS}
     tables = _with_columns(contents.tables, columns)
-    if isinstance(result, Audit | Comparison):
-        about = conditions(result if isinstance(result, Audit) else next(iter(result.audits.values()))[0])
+    if not isinstance(result, Curve):
+        one = result if isinstance(result, Audit) else next(iter(result.audits.values()))[0]
+        about = conditions(one, ALL if isinstance(result, Audit) else result.attack)
         tables = {name: replace(table, note=f"{table.note} {about}.".strip()) for name, table in tables.items()}
     return write_files(
         folder,

@@ -226,3 +226,12 @@ def test_the_text_below_a_table_explains_the_columns_that_it_has(make_audit: Mak
 )
 def test_names_become_file_names(name: str, expected: str) -> None:
     assert file_name(name) == expected
+
+
+def test_names_that_become_one_file_name_have_files_of_their_own(make_audit: MakeAudit, tmp_path: Path) -> None:
+    one = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    written = export(compare({"at": one, "a/b": one, "a b": one}), tmp_path, ("csv",))
+    assert {"difference-a-b.csv", "difference-a-b-2.csv"} <= {path.name for path in written}
+    outcomes = Outcomes.from_predictions([0, 1], attacks={"p q": [0, 1], "p-q": [1, 1]})
+    export(Audit(outcomes), tmp_path, ("csv",))
+    assert pd.read_csv(tmp_path / "confusion-p-q-2.csv")["1"].tolist() == [1, 1]

@@ -166,6 +166,17 @@ def test_an_audit_in_place_of_a_row_keeps_what_is_stated_of_its_training(tmp_pat
     board = cw.board([tmp_path / "board.json", audit_of("at", 0.2)])
     assert board.tables[0].paired == "all"
     assert board.table["extra_data"].tolist() == [True]
+    assert cw.board([audit_of("at", 0.2), tmp_path / "board.json"]).table["extra_data"].tolist() == [True]
+
+
+def test_a_name_and_what_is_stated_of_it_apply_to_an_audit_given_twice() -> None:
+    one = audit_of("at", 0.2)
+    for given in ([one, {"ours": one}], [{"ours": one}, one]):
+        board = cw.board(given, extra_data={"ours": True})
+        assert board.table[["model", "extra_data"]].values.tolist() == [["ours", True]]
+    again = dataclasses.replace(audit_of("cfa", 0.6), name="at")
+    numbered = cw.board([one, again], extra_data={"at-2": True}).table
+    assert dict(numbered[["model", "extra_data"]].values.tolist()) == {"at": None, "at-2": True}
 
 
 def test_the_json_file_has_every_number(tmp_path: Path) -> None:

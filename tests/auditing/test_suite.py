@@ -122,6 +122,8 @@ def test_a_spec_of_a_file_imports_nothing(name: object) -> None:
         ([], "no attack is given"),
         ({"clean": "pgd"}, "label 'clean' is reserved for the pass without an attack"),
         (["all=pgd"], "label 'all' is reserved"),
+        (["name=pgd"], "label 'name' is reserved"),
+        (["pgd", "pgd_predicted=pgd"], "label 'pgd_predicted' is reserved"),
         (["a=pgd", "a=fgsm"], "two attacks have the label 'a'"),
         (["=pgd"], "attack '=pgd': must have the form LABEL=SPEC"),
         (["mine="], "attack 'mine=': must have the form LABEL=SPEC"),

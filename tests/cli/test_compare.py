@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from classwise.auditing.compare.compare import compare
+from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.cli.compare import comparison_facts
 
 from .conftest import Classwise
 
@@ -55,6 +58,11 @@ def test_names_json_and_page(classwise: Classwise, audits: list[Path], tmp_path:
     assert pair["minima"]["low"] <= pair["minima"]["value"] <= pair["minima"]["high"]
     assert list(pair["classes"]) == list(NAMES)
     assert page.stat().st_size < 500_000
+    one, other = map(Audit.load, audits)
+    warned = dataclasses.replace(one, warnings=(AuditWarning("noise", "It is noisy.", 1.0),))
+    assert comparison_facts(compare({"a": warned, "b": other}))["warnings"] == [
+        {"name": "noise", "sentence": "a: It is noisy."}
+    ]
 
 
 def test_head_middle_and_tail(classwise: Classwise, tmp_path: Path) -> None:

@@ -143,8 +143,10 @@ def test_seeds_without_time_left_make_the_audit_incomplete(
     monkeypatch.setattr(seeds, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
     real = cw.audit
     monkeypatch.setattr(seeds, "audit", lambda *args, **more: real(*args, **{**more, "max_time": None}))
-    said = classwise("audit", runs, *FAST, "--max-time=1")
+    said = classwise("audit", runs, *FAST, "--max-time=1", "--json", "--fail-if=overall(all) > 0.999")
     assert said.status == 3
+    assert json.loads(said.out)["fail_if"] == {"overall(all) > 0.999": None}
+    assert "undecided: overall(all) > 0.999 (seeds 3)" in said.err
     assert "these seeds are incomplete: 3" in said.err
     assert not (runs / "seed-3" / "audits").exists()
 

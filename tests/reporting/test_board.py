@@ -19,7 +19,7 @@ from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.meta import Meta
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
-from classwise.auditing.run.suite import parse_attacks
+from classwise.auditing.run.suite import CROSS_ENTROPY, parse_attacks
 from classwise.core.errors import IncompleteError
 from classwise.reporting.board import sources
 from classwise.reporting.board.entries import Conditions
@@ -166,6 +166,17 @@ def test_an_audit_in_place_of_a_row_keeps_what_is_stated_of_its_training(tmp_pat
     board = cw.board([tmp_path / "board.json", audit_of("at", 0.2)])
     assert board.tables[0].paired == "all"
     assert board.table["extra_data"].tolist() == [True]
+    assert cw.board([audit_of("at", 0.2), tmp_path / "board.json"]).table["extra_data"].tolist() == [True]
+
+
+def test_a_name_and_what_is_stated_of_it_apply_to_an_audit_given_twice() -> None:
+    one = audit_of("at", 0.2)
+    for given in ([one, {"ours": one}], [{"ours": one}, one]):
+        board = cw.board(given, extra_data={"ours": True})
+        assert board.table[["model", "extra_data"]].values.tolist() == [["ours", True]]
+    again = dataclasses.replace(audit_of("cfa", 0.6), name="at")
+    numbered = cw.board([one, again], extra_data={"at-2": True}).table
+    assert dict(numbered[["model", "extra_data"]].values.tolist()) == {"at": None, "at-2": True}
 
 
 def test_the_json_file_has_every_number(tmp_path: Path) -> None:
@@ -259,12 +270,15 @@ def test_an_own_robustbench_file_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_p
         for name, worst in (("at", 0.2), ("cfa", 0.6))
     ]
     file = tmp_path / "At2026.json"
+    audits[0] = dataclasses.replace(audits[0], guards=GuardReport("full"))
     write_robustbench(audits[0], file, {"architecture": "WRN-34-10", "additional_data": "true"})
     board = cw.board([file, audits[1]])
     assert ranked(board) == [[(1, "cfa"), (2, "At2026")]]
+    assert f"note: {CROSS_ENTROPY}" in str(board).splitlines()
     entry = board.tables[0].entries[0]
     assert (entry.correct, entry.clean_correct) == ((40, 180), (200, 200))
     assert (entry.network, entry.extra_data, entry.model_sha256) == ("WRN-34-10", True, "6174" * 16)
+    assert entry.guards == "full"
     content = json.loads(file.read_text(encoding="utf-8"))
     del content["classwise"]["settings"]["threat"]
     file.write_text(json.dumps(content), encoding="utf-8")

@@ -129,10 +129,15 @@ def test_every_table_states_what_is_bold(make_audit: MakeAudit, tmp_path: Path) 
 
 def test_every_table_states_data_threat_and_attacks(make_audit: MakeAudit, tmp_path: Path) -> None:
     one = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
-    results: dict[str, Any] = {"audit": one, "comparison": compare({"one": one, "two": one})}
+    compared = {attack: compare({"one": one, "two": one}, attack=attack) for attack in ("all", "pgd", "clean")}
+    under = {"pgd": "threat Linf:8/255; attacks pgd", "clean": "no attack"}
+    results: dict[str, Any] = {"audit": one, **compared}
     for name, result in results.items():
+        stated = f"images, 4 classes; {under.get(name, 'threat Linf:8/255; attacks pgd, cw')}"
         for file in export(result, tmp_path / name, ("tex", "md")):
-            assert "images, 4 classes; threat Linf:8/255; attacks pgd, cw." in file.read_text(encoding="utf-8"), file
+            assert f"{stated}." in file.read_text(encoding="utf-8"), file
+        if name in compared:
+            assert any(line.endswith(stated) for line in str(result).splitlines())
 
 
 @pytest.mark.slow
@@ -221,3 +226,12 @@ def test_the_text_below_a_table_explains_the_columns_that_it_has(make_audit: Mak
 )
 def test_names_become_file_names(name: str, expected: str) -> None:
     assert file_name(name) == expected
+
+
+def test_names_that_become_one_file_name_have_files_of_their_own(make_audit: MakeAudit, tmp_path: Path) -> None:
+    one = make_audit(accuracy=(0.6, 0.7, 0.3, 0.1))
+    written = export(compare({"at": one, "a/b": one, "a b": one}), tmp_path, ("csv",))
+    assert {"difference-a-b.csv", "difference-a-b-2.csv"} <= {path.name for path in written}
+    outcomes = Outcomes.from_predictions([0, 1], attacks={"p q": [0, 1], "p-q": [1, 1]})
+    export(Audit(outcomes), tmp_path, ("csv",))
+    assert pd.read_csv(tmp_path / "confusion-p-q-2.csv")["1"].tolist() == [1, 1]

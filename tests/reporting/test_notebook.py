@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 
 from classwise.auditing.compare.compare import compare
@@ -32,6 +33,8 @@ def test_an_incomplete_audit(make_audit: MakeAudit) -> None:
     table = make_audit().outcomes
     html = Audit(Outcomes(table.frame.iloc[:-3], table.meta))._repr_html_()
     assert "Incomplete audit: 3 of 400 images are not judged" in html
+    unstated = Audit(Outcomes(table.frame.iloc[:-3], dataclasses.replace(table.meta, threat=None)))
+    assert "incomplete: Bounds of the accuracy per class, percent" in str(unstated)
     assert figure(html)
 
 

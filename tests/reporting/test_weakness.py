@@ -95,6 +95,7 @@ def test_headings_of_other_cases() -> None:
 
     assert title(tied=("washer", "nut")) == "Why is washer among the weakest classes?"
     assert title(kind="light") == "Why is washer the weakest light group?"
+    assert "classwise curve" not in " ".join(weakness_sentences(dataclasses.replace(WASHER, kind="light")))
     assert title(classes=1) == "How washer fails"
     assert title(failures=Part(0, 5)) == ""
     assert weakness_line(dataclasses.replace(WASHER, failures=Part(0, 5))) == ""

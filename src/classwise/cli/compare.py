@@ -211,8 +211,10 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     from classwise.auditing.compare.compare import Crossing
     from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
+    from classwise.reporting.facts.comparison_sentences import comparison_warnings
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
+    facts["warnings"] = comparison_warnings(comparison.audits)
     facts["environments"] = {
         name: [audit.environment for audit in audits] for name, audits in comparison.audits.items()
     }

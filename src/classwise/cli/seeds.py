@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,18 +77,22 @@ def audit_all_seeds(
         for text, threshold in thresholds.items()
     }
     held = {text: [seed for seed, holds in decisions.items() if holds] for text, decisions in decided.items()}
+    undecided = {text: [seed for seed in by_seed if decisions.get(seed) is None] for text, decisions in decided.items()}
     lacks = {seed: lacking_now(audit, policy) for seed, audit in audits.items()}
     withheld = policy.fail_if if policy is not None and any(lacks.values()) else ()
     with console.status_decided(decided=bool(thresholds)):
         if json:
             required = {} if policy is None else {"not_as_required": lacks}
             facts = _facts(folder, whole, held, len(runs))
-            facts["fail_if"] |= {text: facts["fail_if"][text] or None for text in withheld}
-            console.show_json(facts | required)
+            results = {
+                text: bool(seeds) or (None if undecided[text] or text in withheld else False)
+                for text, seeds in held.items()
+            }
+            console.show_json(facts | {"fail_if": results} | required)
         else:
             _show(folder, whole, len(runs))
-            for text, decisions in decided.items():
-                if text not in withheld and len(decisions) == len(runs) and {*decisions.values()} == {False}:
+            for text in thresholds:
+                if text not in withheld and not held[text] and not undecided[text]:
                     console.echo(f"passed: {decision_text(text, fails=False)} for every seed")
     for text, seeds in held.items():
         if seeds:
@@ -97,11 +102,13 @@ def audit_all_seeds(
     for seed, lines in lacks.items():
         for line in lines:
             console.print_error(printable(f"not as required, seed {seed}: {line}"))
+    for text, seeds in undecided.items():
+        if seeds and not held[text]:
+            console.print_error(printable(f"undecided: {text} (seeds {', '.join(map(str, seeds))})"))
     if any(held.values()):
         raise typer.Exit(ExitStatus.THRESHOLD_FAILED)
-    known = audits if thresholds else whole
-    undecided = {seed for decisions in decided.values() for seed, holds in decisions.items() if holds is None}
-    lacking = [str(seed) for seed in by_seed if seed not in known or seed in undecided]
+    missing = {*itertools.chain(*undecided.values())} if thresholds else by_seed.keys() - whole.keys()
+    lacking = [str(seed) for seed in by_seed if seed in missing]
     if lacking:
         raise IncompleteError(
             f"the audits of these seeds are incomplete: {', '.join(lacking)}; continue them with --resume"
@@ -130,7 +137,9 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     columns, cells = ("seed", *heads(each.alpha)[2:]), [(row[0], *row[2:]) for row in rows]
     console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
     name_of_interval = formatting.lowest_interval_name(each.alpha, group)
-    console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}")
+    equal = any(len(names) > 1 for names in each.lowest_classes.values())
+    first = "; of equally low classes the first" if equal else ""
+    console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}{first}")
     if len(audits) > 1:
         lowest = "worst is the mean of each seed's lowest class; worst class is that of the lowest mean"
         console.echo(f"mean over seeds: {population({name: len(audits)})}; {lowest}")
@@ -156,4 +165,4 @@ def _facts(folder: Path, audits: Mapping[int, cw.Audit], held: Mapping[str, list
     if len(audits) > 1:
         comparison = cw.Comparison({folder.name: tuple(audits.values())}, group=next(iter(audits.values())).group)
         facts |= {"mean": comparison.table.iloc[0].to_dict(), "population": population({folder.name: len(audits)})}
-    return facts | {"fail_if": {text: bool(seeds) for text, seeds in held.items()}, "fail_if_seeds": held}
+    return facts | {"fail_if_seeds": held}

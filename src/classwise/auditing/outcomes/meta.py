@@ -44,8 +44,11 @@ CLASSES_NOTE, OUTPUTS_NOTE = "classes without images: ", "outputs are read as "
 """Beginnings of notes on how the data and the model were read."""
 CHANGED_NOTE = "the model was changed "
 """Beginning of notes on what changed the model during an audit."""
-_ENDINGS = ("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high")
-"""What tables of classes append to the name of an attack in their columns."""
+_ENDINGS = (
+    *("low", "high", "judged", "lower_bound", "upper_bound", "cumulative", "cumulative_low", "cumulative_high"),
+    "predicted",
+)
+"""What tables of classes and of images append to the name of an attack in their columns."""
 
 
 def check_attack_labels(labels: Iterable[str], families: Iterable[str] = ()) -> None:
@@ -57,12 +60,12 @@ def check_attack_labels(labels: Iterable[str], families: Iterable[str] = ()) -> 
 
     Raises:
         ClasswiseError: for labels that are not distinct names, or that tables use for something else: ``clean``,
-            ``all``, the best and the union of a family, and the columns of tables of classes.
+            ``all``, the best and the union of a family, and the columns of tables of classes and images.
     """
     checked = checked_names([*labels], "attack labels")
     derived = {f"{checked_name(family, 'family of attacks')}-{kind}" for family in families for kind in (BEST, UNION)}
     columns = {f"{name}_{ending}" for name in (CLEAN, ALL, *derived, *checked) for ending in _ENDINGS}
-    reserved = {CLEAN, ALL, *TABLE_COLUMNS} | derived | columns
+    reserved = {CLEAN, ALL, "index", "name", *TABLE_COLUMNS} | derived | columns
     for label in checked:
         if label.strip() in reserved:
             use = " for the pass without an attack (`clean=` of `from_predictions`)" if label.strip() == CLEAN else ""

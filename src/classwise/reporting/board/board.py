@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from classwise.auditing.compare.comparability import Named, check_alike
 from classwise.auditing.outcomes.table import ALL, CLEAN
@@ -70,9 +70,10 @@ def board(
         raise ClasswiseError("nothing to rank: give at least one audit")
     published = tuple(entry for entry in found if isinstance(entry, Published))
     groups: dict[str, list[Candidate]] = {}
-    for candidate in _with_extra_data([entry for entry in found if isinstance(entry, Candidate)], extra_data or {}):
+    for candidate in (entry for entry in found if isinstance(entry, Candidate)):
         groups.setdefault(candidate.conditions.key, []).append(candidate)
-    tables = [_table(_distinct(group), alpha) for group in groups.values()]
+    rows = _with_extra_data([_distinct(group) for group in groups.values()], extra_data or {})
+    tables = [_table(group, alpha) for group in rows]
     order = sorted(tables, key=lambda table: -len(table.entries))
     by_threat = sorted(dict.fromkeys(published), key=lambda entry: (entry.data, entry.threat, -entry.overall))
     return Board(tuple(order), tuple(by_threat), alpha)
@@ -105,27 +106,30 @@ def _named(sources: Mapping[str, Source]) -> list[Candidate | Published]:
         if isinstance(row, Published):
             found.append(dataclasses.replace(row, name=name))
         else:
-            found.append(row._replace(entry=dataclasses.replace(row.entry, name=name)))
+            found.append(row._replace(entry=dataclasses.replace(row.entry, name=name), named=True))
     return found
 
 
-def _with_extra_data(candidates: list[Candidate], extra_data: Mapping[str, bool]) -> list[Candidate]:
-    """The candidates with what the caller states about their training data.
+def _with_extra_data(groups: list[list[Candidate]], extra_data: Mapping[str, bool]) -> list[list[Candidate]]:
+    """The rows of each table with what the caller states about their training data.
 
     Raises:
         ClasswiseError: for the name of no row.
     """
-    names = [candidate.entry.name for candidate in candidates]
+    names = [candidate.entry.name for group in groups for candidate in group]
     for name in extra_data:
         if name not in names:
             raise unknown("row", name, names)
     return [
-        candidate._replace(
-            entry=dataclasses.replace(
-                candidate.entry, extra_data=extra_data.get(candidate.entry.name, candidate.entry.extra_data)
+        [
+            candidate._replace(
+                entry=dataclasses.replace(
+                    candidate.entry, extra_data=extra_data.get(candidate.entry.name, candidate.entry.extra_data)
+                )
             )
-        )
-        for candidate in candidates
+            for candidate in group
+        ]
+        for group in groups
     ]
 
 
@@ -150,8 +154,7 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
                 f"(SHA-256 {candidate.entry.model_sha256[:12]}) under the same conditions with different results; "
                 "give one of them"
             )
-        if known.audit is None:
-            models[place] = _with_extra_data_of(known, candidate)
+        models[place] = _merged(known, candidate) if known.audit is not None else _merged(candidate, known)
     named: dict[str, Candidate] = {}
     for candidate in models:
         name = fresh_name(candidate.entry.name, named)
@@ -175,11 +178,15 @@ def _identity(audit: Audit) -> str:
     return f"outcomes {id(audit.outcomes)}" if audit.path is None else f"folder {audit.path.resolve()}"
 
 
-def _with_extra_data_of(stated: Candidate, candidate: Candidate) -> Candidate:
-    """A candidate with what an earlier file states about its training data, unless it is stated anew."""
-    if candidate.entry.extra_data is not None:
-        return candidate
-    return candidate._replace(entry=dataclasses.replace(candidate.entry, extra_data=stated.entry.extra_data))
+def _merged(candidate: Candidate, other: Candidate) -> Candidate:
+    """A candidate with the name and the training data of another one of its model, where its own are not stated."""
+    changes: dict[str, Any] = {}
+    if other.named and not candidate.named:
+        changes["name"] = other.entry.name
+    if candidate.entry.extra_data is None:
+        changes["extra_data"] = other.entry.extra_data
+    named = candidate.named or other.named
+    return candidate._replace(entry=dataclasses.replace(candidate.entry, **changes), named=named)
 
 
 def _table(group: list[Candidate], alpha: float) -> BoardTable:

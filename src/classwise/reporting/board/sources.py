@@ -28,11 +28,12 @@ Source = Audit | str | os.PathLike[str]
 
 
 class Candidate(NamedTuple):
-    """A model for a table: its conditions, its entry, and the audit if its outcomes are known."""
+    """A model for a table: its conditions, its entry, the audit if its outcomes are known, whether NAME= names it."""
 
     conditions: Conditions
     entry: Entry
     audit: Audit | None = None
+    named: bool = False
 
 
 def read(source: Source) -> list[Candidate | Published]:

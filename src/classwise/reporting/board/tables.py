@@ -12,6 +12,7 @@ import pandas as pd
 
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
+from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.reporting.board.entries import Conditions, Entry
 from classwise.stats.bounds import BoundedCounts
 from classwise.stats.counts import BoolArray, IntArray
@@ -166,6 +167,12 @@ class BoardTable:
     def better_than(self, place: int) -> list[str]:
         """Names of the models that are significantly better than the one at a position of `entries`."""
         return [self.entries[other].name for other in self.order if self.ranks.better[other, place]]
+
+    @property
+    def caveat(self) -> str:
+        """`CROSS_ENTROPY`, if every attack maximises the cross-entropy only; else empty."""
+        only = cross_entropy_only({attack.label: attack.spec for attack in self.conditions.attacks})
+        return CROSS_ENTROPY if only else ""
 
     @property
     def attacks(self) -> str:

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.files.csv_files import write_csv
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
+from classwise.core.settings.names import fresh_name
 from classwise.reporting.characters import figure_lacks, latex_lacks, notice
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.facts.audit_tables import attack_frame, attack_table, class_frame, class_table, image_frame
@@ -137,8 +138,9 @@ def export(
     else:
         contents, latex = _Contents(*report_of(result).contents(pixels)), {**AUDIT_COLUMNS}
     tables = _with_columns(contents.tables, columns)
-    if isinstance(result, Audit | Comparison):
-        about = conditions(result if isinstance(result, Audit) else next(iter(result.audits.values()))[0])
+    if not isinstance(result, Curve):
+        one = result if isinstance(result, Audit) else next(iter(result.audits.values()))[0]
+        about = conditions(one, ALL if isinstance(result, Audit) else result.attack)
         tables = {name: replace(table, note=f"{table.note} {about}.".strip()) for name, table in tables.items()}
     return write_files(
         folder,
@@ -185,8 +187,9 @@ def _of_audit(audit: Audit, run: Run | None, width: float, columns: Collection[s
     frames = {"classes": class_frame(summary), "attacks": attack_frame(summary), "images": image_frame(audit)}
     panels = _panels(summary, columns)
     drawings = {"strip": summary.strip(width=width), "classes": summary.bars(panels, width=width)}
+    stems = _stems(summary.confusions)
     for name, confusion in summary.confusions.items():
-        stem = file_name(name)
+        stem = stems[name]
         frames[f"confusion-{stem}"] = _confusion_frame(confusion)
         if name in {ALL, summary.strongest}:
             drawings |= {f"confusion-{stem}": summary.matrix(name, "rates", width=width)}
@@ -208,8 +211,9 @@ def _of_comparison(comparison: Comparison, width: float) -> _Contents:
     drawings = {"methods": measure_dots(comparison, width=width), "classes": class_dots(comparison, width=width)}
     if (points := accuracy_points(comparison, width=width)) is not None:
         drawings["accuracies"] = points
+    stems = _stems(pair.first for pair in comparison.pairs)
     for pair in comparison.pairs:
-        stem = f"difference-{file_name(pair.first)}"
+        stem = f"difference-{stems[pair.first]}"
         frames[stem] = pair.classes.reset_index()
         tables[stem] = pair_table(comparison, pair)
         drawings[stem] = difference_dots(comparison, pair, width=width)
@@ -279,6 +283,14 @@ def _confusion_frame(confusion: Confusion) -> pd.DataFrame:
         return pd.DataFrame(confusion.matrix, pd.Index(names, name="truth"), list(confusion.names)).reset_index()
     cells = sparse.coo_array(confusion.matrix)
     return pd.DataFrame({"truth": names[cells.row], "prediction": names[cells.col], "count": cells.data})
+
+
+def _stems(names: Iterable[str]) -> dict[str, str]:
+    """File names of names, each another one."""
+    stems: dict[str, str] = {}
+    for name in names:
+        stems[name] = fresh_name(file_name(name), stems.values())
+    return stems
 
 
 def file_name(name: str) -> str:

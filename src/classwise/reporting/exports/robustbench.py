@@ -260,6 +260,7 @@ def _block(audit: Audit, missing: list[str], notes: list[str]) -> dict[str, Any]
             "seed": meta.seed,
             "precision": dict(meta.precision),
             "batch_size": meta.batch_size,
+            "guards": None if audit.guards is None else audit.guards.mode,
         },
         "to_fill_in": missing,
         "notes": notes,

@@ -43,8 +43,8 @@ class IncompleteReport:
         audit: the audit.
     """
 
-    state, brackets = "incomplete, ", "({})"
-    """What titles of tables of the text begin with, and the form of the second number of their cells."""
+    state, brackets = "incomplete", "({})"
+    """What titles of tables of the text state, and the form of the second number of their cells."""
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit

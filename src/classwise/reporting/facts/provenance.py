@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from classwise.auditing.compare.comparability import members_of
 from classwise.auditing.evaluation.evaluation import STORED
 from classwise.auditing.guards.report import GuardReport
 from classwise.auditing.outcomes.meta import Meta
@@ -173,14 +174,21 @@ def flat(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def conditions(audit: Audit) -> str:
-    """Data, threat and attacks of an audit, a phrase each: what a table that is read alone must state."""
+def conditions(audit: Audit, attack: str = ALL) -> str:
+    """Data, threat and attacks of accuracies, a phrase each: what a table that is read alone must state.
+
+    Args:
+        audit: the audit.
+        attack: under which its accuracies are; ``all``: also those under each attack.
+    """
     meta = audit.outcomes.meta
-    names = ", ".join(name for name in audit.names if name not in (CLEAN, ALL))
+    names = ", ".join(
+        name for name in (audit.names if attack == ALL else members_of(meta, attack)) if name not in (CLEAN, ALL)
+    )
     known = (
         _data(meta, len(audit.outcomes)),
-        f"threat {meta.threat}" if meta.threat else "",
-        f"attacks {names}" if names else "",
+        f"threat {meta.threat}" if meta.threat and attack != CLEAN else "",
+        f"attacks {names}" if names else "no attack" if attack == CLEAN else "",
     )
     return "; ".join(filter(None, known))
 

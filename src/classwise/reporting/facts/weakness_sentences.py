@@ -128,6 +128,8 @@ def _half_radius(facts: Weakness) -> str:
     if not facts.attacked:
         return ""
     if facts.half_radius is None:
+        if facts.kind != "class":  # a curve has no groupings
+            return ""
         return (
             f"The radius at which half of the images of {facts.name} fail is not in this audit; classwise curve "
             "computes it (median)."

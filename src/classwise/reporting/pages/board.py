@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from classwise.auditing.outcomes.table import CLEAN
-from classwise.auditing.run.suite import CROSS_ENTROPY, cross_entropy_only
 from classwise.core.compute.repeats import Repeats
 from classwise.core.settings.config import spec_text
 from classwise.reporting import formatting
@@ -201,8 +200,7 @@ def _known(value: bool | None) -> BoardCell:
 
 def _notes(table: BoardTable) -> list[str]:
     """What is known about the attacks, and how the models of this table were compared."""
-    only = cross_entropy_only({attack.label: attack.spec for attack in table.conditions.attacks})
-    notes = [CROSS_ENTROPY] if only else []
+    notes = [table.caveat] if table.caveat else []
     if table.selected is None:
         return notes
     selected = f"{selected_phrase(table.selected, table.alpha)}. Other intervals are of a model chosen beforehand."

@@ -82,9 +82,9 @@ def _incomplete(result: Audit) -> Iterator[str | TextTable]:
     report, meta = report_of(result), result.outcomes.meta
     model = with_weights(meta.model or result.name, result.environment)
     for number, table in enumerate(report.tables()):
-        title = f"{model}, {report.state}under {meta.threat}: {table.caption}"
+        title = ", ".join(filter(None, (model, report.state, f"under {meta.threat}" if meta.threat else "")))
         optional = table.heads[:0:-1] if number else table.heads[1:-1]  # of the attacks: the last metrics first
-        yield TextTable(table.heads, spanned_rows(table, report.brackets), title, optional)
+        yield TextTable(table.heads, spanned_rows(table, report.brackets), f"{title}: {table.caption}", optional)
         yield from filter(None, (legend(table.heads),))
         yield ""
     yield from _warnings(result)

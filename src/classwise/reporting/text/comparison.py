@@ -36,7 +36,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
     yield TextTable(columns, rows, f"accuracy in percent {comparison.conditions}", optional=optional_heads())
     yield legend(columns)
     yield _about(comparison)
-    yield conditions(next(iter(comparison.audits.values()))[0])
+    yield conditions(next(iter(comparison.audits.values()))[0], comparison.attack)
     yield from filter(None, (_weights(comparison),))
     if comparison.selected is not None:
         yield selected_phrase(comparison.selected, comparison.alpha, comparison.group).replace("\u00a0", " ")

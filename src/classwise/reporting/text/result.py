@@ -62,6 +62,8 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
     heads = ["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"]
     yield TextTable(heads, rows, title)
     yield legend(heads)
+    if table.caveat:
+        yield f"note: {table.caveat}"
     if table.selected is not None:
         yield selected_phrase(table.selected, table.alpha).replace("\u00a0", " ")
     yield ""

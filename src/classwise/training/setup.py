@@ -212,7 +212,7 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
     """
     if run.recipe.digest() != recipe.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(recipe)
-        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        field = next(key for key in now if _decides(key, run.recipe, recipe))
         suggestion = "use the same recipe, or another folder"
         if field == "batch_size":
             each, rest = divmod(before[field], processes.world_size)
@@ -224,6 +224,11 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
         )
     if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
         raise ClasswiseError(f"{run.path} was started with other images; use another folder")
+
+
+def _decides(field: str, before: Recipe, now: Recipe) -> bool:
+    """Whether a field of another recipe changes the digest of a recipe."""
+    return dataclasses.replace(now, **{field: getattr(before, field)}).digest() != now.digest()
 
 
 def code_of_run(recipe: Recipe, model: nn.Module, teacher: nn.Module | None = None) -> dict[str, dict[str, str]]:

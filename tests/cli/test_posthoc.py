@@ -66,11 +66,20 @@ def test_an_adjustment_without_an_effect_is_noted(
     assert line not in classwise(*words, "--folds=0").printed
 
 
+def test_classes_of_one_image_have_no_cross_fitted_accuracy(classwise: Classwise, run: Path, tmp_path: Path) -> None:
+    words = [run / "checkpoints" / "last.safetensors", "--data=digits", "--split=train", "--subset=10"]
+    printed = classwise("adjust-logits", *words, "--attack=fgsm", "--out", tmp_path / "o.st").printed
+    assert "after, on the images of the fit" in printed
+    assert "cross-fitted" not in printed
+
+
 def test_interpolate_weights_writes_a_model_and_says_what_it_tried(
     classwise: Classwise, run: Path, run_folder: Path, tmp_path: Path
 ) -> None:
     words = words_of("interpolate-weights", run, run_folder)
-    assert "saved" in classwise(*words).printed
+    printed = classwise(*words).printed
+    assert "saved" in printed
+    assert "overall + worst, %" in printed
     assert (run / "checkpoints" / "interpolated.safetensors").is_file()
     facts = classwise(*words, "--json", "--out", tmp_path / "mix.safetensors").facts
     assert Path(facts["weights"]) == tmp_path / "mix.safetensors"

@@ -43,6 +43,8 @@ def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
     assert [Run.open(out / f"seed-{seed}").recipe.seed for seed in (0, 3)] == [0, 3]
     assert len(said.out.splitlines()) == 3
     assert "epoch 1/1" in said.err
+    inside = classwise("train", "standard", "--data=digits", f"--out={out / 'seed-0'}", "--seeds=1,2")
+    assert "contains a run; give another --out for the runs of --seeds" in inside.refusal
 
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

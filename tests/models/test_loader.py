@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from classwise.models import Normalized, build_model, load_model, save_weights
 from classwise.models.logits import LogitsModel
+from classwise.training.folder import Run
 from tests.models.samples import Own, tiny
 from tests.refusals import check_refused, refused
 
@@ -292,3 +293,7 @@ def test_mistakes_with_files(tmp_path: Path) -> None:
         load_model, tmp_path / "w.pt", tmp_path / "w.pt"
     )
     assert "is not a run folder with weights" in refused(load_model, tmp_path)
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "recipe.yaml").touch()
+    for read in (load_model, Run.open):
+        assert "contains one run per seed; give one of them" in refused(read, tmp_path)

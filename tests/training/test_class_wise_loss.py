@@ -118,7 +118,7 @@ def test_images_without_an_index_have_random_numbers_of_their_own() -> None:
         ("at-awp", {}, "recipe 'at-awp' cannot be used outside of classwise.train: its update evaluates the loss more"),
         ("at-ema-step", {}, "it averages weights after each step; set averaging.every = epoch"),
         ("he-cmp", {}, "a schedule evaluates the untrained network"),
-        ("fgsm-pgi", {"averaging": "none"}, "its objective has a memory of earlier steps"),
+        ("nuat", {}, "its objective has a memory of earlier steps"),
         ("absld", {}, "it distils a teacher; give teacher="),
         ("at", {"threat": None}, "recipe 'at' has no threat; give one, such as Linf:8/255"),
     ],

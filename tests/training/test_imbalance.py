@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.recipe import Recipe
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.long_tail import BalancedSoftmax, RobustLT
-from classwise.training.setup import averaging_notes, schedule_notes, setup_notes
+from classwise.training.setup import averaging_notes, schedule_notes, setup_notes, start_notes, steps_per_epoch
 
 from .by_hand import EPSILON, batch_of, close, constants
 from .on_digits import TINY
@@ -219,15 +220,45 @@ def test_a_schedule_that_never_begins_is_noted(name: str, epochs: int, start: in
     assert schedule_notes(recipe) == ([late] if start else [])
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        (
+            "cfa-at",
+            {"epochs": 1},
+            "averaging does not begin: start_fraction is 0.25, and the last epoch is at 0 of",
+        ),
+        ("at-swa", {"epochs": 2}, None),
+        ("at-ema-step", {"epochs": 2, "averaging.start_fraction": 0.98}, "averaging does not begin"),
+        ("csr", {"epochs": 3}, "objective does not begin: start_fraction is 0.9901, and the last step is at 0.9833 of"),
+        ("csr", {"epochs": 202}, None),
+        ("trades-awp", {"update.start_fraction": 1}, "set update.start_fraction, or train longer"),
+    ],
+)
+def test_a_part_that_never_begins_is_noted(name: str, fields: dict[str, Any], says: str | None) -> None:
+    notes = start_notes(Recipe.read(name, fields), 10)
+    assert len(notes) == (says is not None)
+    assert says is None or says in notes[0]
+
+
+def test_the_steps_of_an_epoch_are_those_of_the_labelled_training_images() -> None:
+    """50 of 100 images are held out, and half of a batch is unlabelled."""
+    images = load_data("digits", split="train", subset=100)
+    unlabelled = {"data.unlabelled": {"name": "digits", "teacher": "runs/at"}}
+    fields = {"data.validation": 0.5, "batch_size": 20}
+    assert steps_per_epoch(Recipe.read("at", fields), images) == 3
+    assert steps_per_epoch(Recipe.read("at", fields | unlabelled), images) == 5
+
+
 @pytest.mark.parametrize(("epochs", "kept"), [(8, "73%"), (100, "")])
 def test_an_average_over_few_steps_is_noted(epochs: int, kept: str) -> None:
     """It is mostly of the weights that it began with: 0.9995 to the power of the steps, here 80 of each epoch."""
     recipe = Recipe.read("at-wa", {"epochs": epochs, "batch_size": 100})
     assert isinstance(recipe.parts.averaging, EMA)
     assert recipe.parts.averaging.start_fraction == 0
-    notes = averaging_notes(recipe, 8_000)
+    notes = averaging_notes(recipe, 80)
     assert [note.partition("still has ")[2].partition(" of")[0] for note in notes] == ([kept] if kept else [])
-    assert averaging_notes(Recipe.read("at"), 8_000) == []
+    assert averaging_notes(Recipe.read("at"), 80) == []
 
 
 @pytest.mark.parametrize(("name", "beta"), [("at", None), ("trades", 6.0)])

@@ -157,6 +157,12 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("at", {"threat": "Linf:-1"}, "epsilon = -1.0"),
         ("at", {"attack.step_size": 0}, "step_size = 0"),
         ("at", {"optimizer.momentun": 0.5}, "optimizer 'sgd' has no field 'momentun'; did you mean 'momentum'?"),
+        (
+            "at",
+            {"optimizer.nesterov": True, "optimizer.momentum": 0},
+            "nesterov = true: needs a momentum above 0",
+        ),
+        ("at-adam", {"optimizer.betas": [0.9, 1]}, "betas.1 = 1: Input should be less than 1"),
         ("at", {"data.nam": "x"}, "recipe has no field 'data.nam'; did you mean 'data.name'?"),
         ("at", {"model.wdith": 1}, "recipe has no field 'model.wdith'; did you mean 'model.width'?"),
         ("at", {"model": {"wdith": 1}}, "recipe has no field 'model.wdith'; did you mean 'model.width'?"),

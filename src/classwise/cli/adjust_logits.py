@@ -81,17 +81,18 @@ def adjust_logits(
             classes = found.classes.drop(columns="label").set_index("class").to_dict("index")
             console.show_json({"weights": str(found.path), "classes": classes})
             return
-        after = "robust" if folds else "fitted"
+        crossed = bool(found.classes["robust"].notna().any())  # not where each class has one image
+        after = "robust" if crossed else "fitted"
         rows = [
             (row["class"], f"{row['adjustment']:+.3f}", _accuracy(row, "before"), _accuracy(row, after))
             for row in found.classes.to_dict("records")
         ]
         title = f"robust accuracy on {given.images}, percent [simultaneous 95 % interval]"
-        heads = ["class", "constant", "before", "after, cross-fitted" if folds else "after, on the images of the fit"]
+        heads = ["class", "constant", "before", "after, cross-fitted" if crossed else "after, on the images of the fit"]
         console.show(heads, rows, title)
         if not found.constants.any():
             typer.echo("nothing is adjusted: on these images every class has the same robust accuracy")
-        elif folds and found.classes["robust"].equals(found.classes["before"].rename("robust")):
+        elif crossed and found.classes["robust"].equals(found.classes["before"].rename("robust")):
             typer.echo("cross-fitted, the adjustment changes the robust accuracy of no class")
         typer.echo(f"{found.path}; fitted under {attack}: another attack may find another class weaker")
 

@@ -25,6 +25,7 @@ from classwise.cli.options import (
 )
 from classwise.core.errors import ClasswiseError
 from classwise.core.rounding import in_percent
+from classwise.training.worst_classes import resolve_worst
 
 
 @grouped
@@ -66,8 +67,9 @@ def interpolate_weights(
     """Interpolate initial and fine-tuned weights.
 
     MODEL is the fine-tuned model: a run that was started from weights (model.weights), or with --start any other.
-    Save the interpolation with the best overall plus worst-class robust accuracy on the validation split of the run,
-    or for any other model on the images of --data, which should be neither training images nor those of a later audit.
+    Save the interpolation with the best overall plus worst-class robust accuracy (with more than 20 classes: the worst
+    20 %) on the validation split of the run, or for any other model on the images of --data, which should be neither
+    training images nor those of a later audit.
 
     \b
     Examples:
@@ -96,6 +98,7 @@ def interpolate_weights(
             **given.options,
         )
     tried = found.tried.groupby("share", sort=False).agg(score=("score", "first"), worst=("robust", "min"))
+    classes = int(found.tried.groupby("share")["robust"].count().max())
     with printing_beside(target):
         if json:
             scores = {f"{share:g}": dict(row) for share, row in tried.iterrows()}
@@ -110,5 +113,6 @@ def interpolate_weights(
             )
             for share, row in tried.iterrows()
         ]
-        console.show(["share of the fine-tuned", "overall + worst, %", "worst class, %", ""], rows)
+        lowest = {"class": "worst", "fifth": "worst fifth"}[resolve_worst("auto", classes)]
+        console.show(["share of the fine-tuned", f"overall + {lowest}, %", "worst class, %", ""], rows)
         typer.echo(f"{found.path}; selected on {given.images}, so its accuracies there are too high on average")

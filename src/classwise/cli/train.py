@@ -143,6 +143,8 @@ def train(
                 raise ClasswiseError("--estimate times one process; run it without torchrun")
             _estimate(plan, len(folders), device, measured, json)
             return
+        if seeds is not None and cw.Run(folder).recipe_file.is_file():
+            raise ClasswiseError(f"{folder} contains a run; give another --out for the runs of --seeds")
         used = trackers if processes.is_main else TrackerOptions()
         runs = []
         with console.resumable("continue with --resume"), console.progress() as listener:

@@ -35,7 +35,7 @@ from classwise.models.logits import SelectedLogits, are_valid
 from classwise.models.weights import check_storable
 from classwise.stats.counts import ClassCounts
 from classwise.threat.ball import ThreatLike
-from classwise.training.folder import Run, Which, runs_in
+from classwise.training.folder import Run, Which
 from classwise.training.setup import training_images, validation_images
 from classwise.training.start_models import check_start_models, starts_of
 
@@ -226,8 +226,6 @@ def run_of(model: object, data: object) -> Run | None:
         return model
     if not isinstance(model, str | os.PathLike) or not is_stored(model) or not Path(model).is_dir():
         return None
-    if runs_in(Path(model)):
-        raise ClasswiseError(f"{model} contains one run per seed; give one of them")
     folder = Run(Path(model))
     return Run.open(folder.path) if data is None or folder.recipe_file.is_file() else None
 

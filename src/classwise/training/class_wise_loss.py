@@ -237,14 +237,14 @@ def _check(recipe: Recipe, reads: frozenset[str], teacher: nn.Module | None) -> 
     parts, reason = recipe.parts, ""
     if not isinstance(parts.update, Plain):
         reason = "its update evaluates the loss more than once"
-    elif parts.averaging.averages_steps:
-        reason = "it averages weights after each step; set averaging.every = epoch"
     elif "valid.average_confidence" in reads:
         reason = "it reads valid.average_confidence"
     elif any(type(part).before_training is not ClassSchedule.before_training for part in parts.schedules):
         reason = "a schedule evaluates the untrained network"
     elif parts.objective.remembers:
         reason = "its objective has a memory of earlier steps"
+    elif parts.averaging.averages_steps:
+        reason = "it averages weights after each step; set averaging.every = epoch"
     elif recipe.distils and teacher is None:
         reason = "it distils a teacher; give teacher="
     if reason:

@@ -12,9 +12,8 @@ from classwise.core.compute.rates import Rates
 from classwise.core.errors import ClasswiseError
 from classwise.data import Images
 from classwise.models import build_model
-from classwise.training.batches import steps_of
 from classwise.training.recipe import Recipe
-from classwise.training.setup import network_spec, split_rows, training_images
+from classwise.training.setup import network_spec, steps_per_epoch, training_images
 from classwise.training.train import train
 
 SLOW = 10.0
@@ -61,9 +60,7 @@ def estimate_training(
         steps, step = watch.total, watch.step_seconds()
     else:
         images = training_images(recipe.data) if images is None else images
-        extra = recipe.data.unlabelled
-        labelled = recipe.batch_size - (0 if extra is None else extra.of(recipe.batch_size))
-        steps = recipe.epochs * steps_of(len(split_rows(recipe, images)[0]), labelled)
+        steps = recipe.epochs * steps_per_epoch(recipe, images)
         clock = rates.clock(build_model(**network_spec(recipe, images)).eval(), images.pixels(slice(0, 1)))
         step = clock("training", recipe.batch_size * recipe.parts.passes.equivalents, lambda: None)
     passes = steps * recipe.parts.passes.total * recipe.batch_size

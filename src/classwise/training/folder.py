@@ -136,6 +136,8 @@ class Run:
         if not run.recipe_file.is_file():
             if (run.path / "audit.json").is_file():
                 raise ClasswiseError(f"{path} is an audit, not a run; show it with: classwise report {quoted(path)}")
+            if runs_in(run.path):
+                raise ClasswiseError(f"{path} contains one run per seed; give one of them")
             hint = did_you_mean(path) or f"; create one with: classwise train RECIPE --out {quoted(path)}"
             raise ClasswiseError(f"{path} contains no run (no recipe.yaml){hint}")
         if run.environment_file.exists():

@@ -32,7 +32,7 @@ from classwise.models.weights import check_storable
 from classwise.threat.ball import Threat, large_radius_text
 from classwise.training import SCHEDULES
 from classwise.training.averaging import EMA, FAWA
-from classwise.training.batches import Batches
+from classwise.training.batches import Batches, steps_of
 from classwise.training.folder import Run
 from classwise.training.objectives.adversarial import Standard
 from classwise.training.recipe import Parts, Recipe
@@ -110,7 +110,9 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
         resumed: whether the run is resumed.
     """
     parts = recipe.parts
-    notes = worst_fifth_notes(parts, images) + schedule_notes(recipe) + averaging_notes(recipe, len(images))
+    steps = steps_per_epoch(recipe, images)
+    notes = worst_fifth_notes(parts, images) + schedule_notes(recipe)
+    notes += start_notes(recipe, steps) + averaging_notes(recipe, steps)
     if recipe.model.weights is None and not resumed:
         advice = "is designed to fine-tune a robust model; set its weights, as in --set model.weights=runs/at"
         notes += [f"{name!r} {advice}" for name in recipe.fine_tuning()]
@@ -145,23 +147,44 @@ def worst_fifth_notes(parts: Parts, images: Images) -> list[str]:
     return [f"{classes} classes: {' and '.join(users)} {verb} the mean of the worst 20 % of classes{limit}"]
 
 
-def averaging_notes(recipe: Recipe, images: int) -> list[str]:
+def start_notes(recipe: Recipe, steps: int) -> list[str]:
+    """Return a note for each part whose ``start_fraction`` no epoch or step of the training reaches.
+
+    Args:
+        recipe: the complete recipe.
+        steps: number of steps of an epoch.
+    """
+    parts, notes = recipe.parts, []
+    for field in ("objective", "update", "averaging"):
+        start = getattr(getattr(parts, field), "start_fraction", 0.0)
+        by_epoch = field == "averaging" and not parts.averaging.averages_steps
+        last = 1 - (1 if by_epoch else 0.5 / max(1, steps)) / recipe.epochs
+        if start > last:
+            unit = "epoch" if by_epoch else "step"
+            notes.append(
+                f"{field} does not begin: start_fraction is {start:.4g}, and the last {unit} is at {last:.4g} of the "
+                f"training; set {field}.start_fraction, or train longer"
+            )
+    return notes
+
+
+def averaging_notes(recipe: Recipe, steps: int) -> list[str]:
     """Return a note on an average over steps that keeps much of the weights that it begins with.
 
     Args:
         recipe: the complete recipe.
-        images: number of images, with those for validation.
+        steps: number of steps of an epoch.
     """
     average = recipe.parts.averaging
     if not isinstance(average, EMA) or average.every != "step":
         return []
-    steps = recipe.epochs * (1 - average.start_fraction) * images / recipe.batch_size
-    kept = average.decay**steps
-    if kept <= MOST_KEPT:
+    averaged = recipe.epochs * (1 - average.start_fraction) * steps
+    kept = average.decay**averaged
+    if kept <= MOST_KEPT or averaged < 1:
         return []
     advice = "set a lower averaging.decay, or train longer"
     return [
-        f"after about {steps:.0f} steps the average still has {kept:.0%} of the weights that it began with; {advice}"
+        f"after about {averaged:.0f} steps the average still has {kept:.0%} of the weights that it began with; {advice}"
     ]
 
 
@@ -212,7 +235,7 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
     """
     if run.recipe.digest() != recipe.digest():
         before, now = dataclasses.asdict(run.recipe), dataclasses.asdict(recipe)
-        field = next(key for key in now if json.dumps(before[key]) != json.dumps(now[key]) and key != "name")
+        field = next(key for key in now if _decides(key, run.recipe, recipe))
         suggestion = "use the same recipe, or another folder"
         if field == "batch_size":
             each, rest = divmod(before[field], processes.world_size)
@@ -224,6 +247,11 @@ def check_resumable(run: Run, recipe: Recipe, images: Images, processes: Process
         )
     if run.environment_file.is_file() and run.data["fingerprint"] != images.fingerprint():
         raise ClasswiseError(f"{run.path} was started with other images; use another folder")
+
+
+def _decides(field: str, before: Recipe, now: Recipe) -> bool:
+    """Whether a field of another recipe changes the digest of a recipe."""
+    return dataclasses.replace(now, **{field: getattr(before, field)}).digest() != now.digest()
 
 
 def code_of_run(recipe: Recipe, model: nn.Module, teacher: nn.Module | None = None) -> dict[str, dict[str, str]]:
@@ -284,6 +312,13 @@ def split_images(recipe: Recipe, images: Images, run: Run, device: torch.device)
     if seen := len(hashes & known):
         logger.warning("%s: %d of the %d images are training images", where, seen, len(other))
     return images.to(device), other.to(device)
+
+
+def steps_per_epoch(recipe: Recipe, images: Images) -> int:
+    """Return the number of steps of an epoch, given the training images before the validation split."""
+    extra = recipe.data.unlabelled
+    labelled = recipe.batch_size - (0 if extra is None else extra.of(recipe.batch_size))
+    return steps_of(len(split_rows(recipe, images)[0]), labelled)
 
 
 def build_batches(recipe: Recipe, images: Images, extra: Images | None, rng: CounterRNG) -> Batches:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import pydantic
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from classwise.core.settings.config import NonNegative, Positive, Share, configurable
+from classwise.core.errors import ClasswiseError
+from classwise.core.settings.config import NonNegative, Number, Positive, Share, configurable
 from classwise.core.settings.description import Described
+
+_Decay = Annotated[Number, pydantic.Field(ge=0, lt=1)]
 
 
 class Optimiser(Described, ABC):
@@ -35,6 +39,10 @@ class SGD(Optimiser):
     momentum: Share = 0.9
     weight_decay: NonNegative = 5e-4
     nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        if self.nesterov and not self.momentum:
+            raise ClasswiseError("optimizer.nesterov = true: needs a momentum above 0, such as 0.9")
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Build `torch.optim.SGD` over all parameters."""
@@ -65,7 +73,7 @@ class Adam(Optimiser):
     example = "adam:lr=1e-3"
 
     lr: Positive = 1e-3
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[_Decay, _Decay] = (0.9, 0.999)
     eps: Positive = 1e-8
     weight_decay: NonNegative = 0.0
     decoupled_weight_decay: bool = False

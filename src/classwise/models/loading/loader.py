@@ -448,6 +448,8 @@ def _weights_file(path: str | os.PathLike[str]) -> Path:
         files = [file for name in CHECKPOINTS if (file := place / f"{name}.safetensors").is_file()]
         if files:
             return max(files, key=_score)  # the first among ties
+    if any(folder.glob("*/recipe.yaml")):
+        raise ClasswiseError(f"{folder} contains one run per seed; give one of them")
     raise ClasswiseError(f"{folder} is not a run folder with weights: it has no checkpoints/best.safetensors")
 
 

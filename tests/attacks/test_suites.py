@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +91,46 @@ def test_the_usual_call_succeeds_where_an_adversarial_example_exists(case: tuple
         assert bool((model(images_).argmax(1) != y)[wrong].all())
 
 
-def test_images_and_labels_that_do_not_fit_and_a_state_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+WRONG: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "labels of shape (3,)": lambda x, y: (x, y[:3]),
+    "is not a class in 0..4": lambda x, y: (x, y + 1),
+    "pixels of type torch.uint8, expected float": lambda x, y: (x.mul(255).byte(), y),
+    "pixels range from": lambda x, y: (x * 255, y),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_images_and_labels_that_do_not_fit_are_refused(case: tuple[nn.Module, Tensor, Tensor], message: str) -> None:
     model, x, y = case
-    check_refused(r"expected images \(N, C, H, W\)", AutoAttack(model).run_standard_evaluation, x, y[:3])
+    given = WRONG[message](x, y)
+    check_refused(re.escape(message), AutoAttack(model).run_standard_evaluation, *given)
+    check_refused(re.escape(message), AutoAttack(model).run_standard_evaluation_individual, *given)
+    check_refused(re.escape(message), cw.attack, model, *given, "fgsm", threat="Linf:0.1")
+
+
+def test_probabilities_radii_and_a_state_are_refused(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    model, x, y = case
+    probabilities = nn.Sequential(model, nn.Softmax(1))
+    check_refused("returns probabilities", AutoAttack(probabilities).run_standard_evaluation, x, y)
+    check_refused("returns probabilities", cw.attack, probabilities, x, y, "fgsm", threat="Linf:0.1")
+    check_refused(
+        r"radii have shape \(3,\); expected one number", cw.attack, model, x, y, "fgsm", threat=("Linf", torch.ones(3))
+    )
+    check_refused("targets: label 5 of image", cw.attack, model, x, y, "fgsm", threat="Linf:0.1", targets=y * 0 + 5)
+    check_refused("does not support recolour", AutoAttack, model, "recolour", 0.1)
     check_refused(
         "state_path is not supported", AutoAttack(model).run_standard_evaluation, x, y, state_path="state.json"
     )
+
+
+def test_an_image_whose_logit_is_nan_is_misclassified(
+    case: tuple[nn.Module, Tensor, Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, x, _ = case
+    y = model(x).argmax(1)
+    suite = AutoAttack(lambda images: model(images).masked_fill(torch.arange(5) == y[0], torch.nan), eps=0.1)
+    suite.run_standard_evaluation(x[:3], y[:1].expand(3))
+    assert capsys.readouterr().out.splitlines()[0] == "initial accuracy: 0.00%"
 
 
 def test_the_calls_of_the_original_package(

@@ -122,6 +122,7 @@ def test_safetensors_whatever_the_name(tmp_path: Path) -> None:
         found = read_state(tmp_path / name)
         assert same(found.tensors)
         assert found.metadata["format"] == "pt"
+        check_refused("is a single state dict", read_state, tmp_path / name, state_dict_key="ema")
 
 
 def test_nested_dictionaries(tmp_path: Path) -> None:
@@ -158,7 +159,8 @@ def test_the_preferred_of_two_is_taken_and_said(tmp_path: Path, preferred: str, 
         ({}, None, "no state dict; it contains nothing"),
         ([1, 2], None, "no state dict; it contains a list"),
         ({"model": {}, "note": "x"}, None, "no state dict; it contains 'model', 'note'"),
-        ({"state_dict": STATE}, "ema", "no state dict 'ema'; it contains 'state_dict'"),
+        ({"state_dict": STATE}, "ema", "no state dict 'ema'; known: state_dict$"),
+        (STATE, "ema", "is a single state dict; omit state_dict_key = 'ema'$"),
         (nn.Linear(2, 2), None, r"would execute code \(torch\.nn.*Linear\).* save only model.state_dict\(\)"),
     ],
 )

@@ -274,6 +274,8 @@ def test_data_say_what_fresh_weights_are_for() -> None:
         ("resnet18", {"num_classes": 3, "weights": "missing.pt"}, "cannot read the weights missing.pt"),
         (nn.ReLU(), {"num_classes": 3}, "num_classes, width, in_channels and options do not apply to a module"),
         (nn.ReLU(), {"mean": [0.5]}, "mean and std must be given together"),
+        (nn.ReLU(), {"state_dict_key": "ema"}, "state_dict_key = 'ema' needs a file of weights"),
+        ("lenet", {"num_classes": 3, "in_channels": 1, "state_dict_key": "ema"}, "needs a file of weights"),
     ],
 )
 def test_mistakes(name: str, options: dict[str, object], message: str) -> None:

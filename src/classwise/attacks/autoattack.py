@@ -21,8 +21,9 @@ from classwise.core.compute.tensors import as_tensor
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.settings.ambient_state import in_known_state
 from classwise.core.settings.config import make
+from classwise.data.images import as_labels, check_labels, float_pixels
 from classwise.models.base import device_of
-from classwise.models.logits import as_logits
+from classwise.models.logits import as_logits, check_logits, predicts
 from classwise.threat.ball import Norm, Threat
 
 
@@ -49,7 +50,8 @@ class AutoAttack:
             (`classwise.core.compute.precision.fastest`), and in float32 on a CPU.
 
     Raises:
-        ClasswiseError: for an unknown norm, version or attack, a negative radius, or a model of TensorFlow.
+        ClasswiseError: for an unknown norm, version or attack, a norm that an attack does not support, a negative
+            radius, or a model of TensorFlow.
     """
 
     @in_known_state
@@ -90,6 +92,8 @@ class AutoAttack:
             if name not in specs:
                 raise unknown(f"attack of AutoAttack under {norm}", name, specs)
         self.attacks: dict[str, Attack] = {name: make(ATTACKS, specs[name]) for name in attacks_to_run or specs}
+        for attack in self.attacks.values():
+            attack.supported(self.threat)
 
     @property
     def attacks_to_run(self) -> list[str]:
@@ -123,22 +127,22 @@ class AutoAttack:
             Images in [0, 1], (N, C, H, W); with ``return_labels`` also the predictions, int64 (N,).
 
         Raises:
-            ClasswiseError: for shapes that do not agree, or a ``state_path``.
+            ClasswiseError: for images, labels or outputs of the model that `classwise.attack` rejects, or a
+                ``state_path``.
         """
         if state_path is not None:
             raise ClasswiseError(
                 "AutoAttack: state_path is not supported; audit(model, data, attacks='autoattack', out=FOLDER, "
                 "resume=True) continues an interrupted evaluation"
             )
-        x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
-        result = x_orig.clone()
+        result, x_orig, y_orig = as_tensor(x_orig, "x_orig").clone(), *_checked(x_orig, y_orig)
         with self._arithmetic():
             robust = self._correct(x_orig, y_orig, bs)
             self._print("initial accuracy", robust)
             for name, attack in self.attacks.items():
                 robust = self._run(attack, x_orig, y_orig, robust, bs, result)
                 self._print(f"robust accuracy after {name.upper()}", robust)
-            return (result, self._predictions(result, bs).to(y_orig)) if return_labels else result
+            return (result, self._logits(result.to(x_orig), bs).argmax(1).to(y_orig)) if return_labels else result
 
     @in_known_state
     def run_standard_evaluation_individual(self, x_orig: Tensor, y_orig: Tensor, bs: int = 250) -> dict[str, Tensor]:
@@ -152,12 +156,12 @@ class AutoAttack:
         Returns:
             Adversarial images, (N, C, H, W), by the name of the attack.
         """
-        x_orig, y_orig = as_tensor(x_orig, "x_orig"), as_tensor(y_orig, "y_orig")
+        given, x_orig, y_orig = as_tensor(x_orig, "x_orig"), *_checked(x_orig, y_orig)
         adversarial = {}
         with self._arithmetic():
             correct = self._correct(x_orig, y_orig, bs)
             for name, attack in self.attacks.items():
-                adversarial[name] = x_orig.clone()
+                adversarial[name] = given.clone()
                 robust = self._run(attack, x_orig, y_orig, correct, bs, adversarial[name])
                 self._print(f"robust accuracy by {name.upper()}", robust)
             return adversarial
@@ -180,15 +184,14 @@ class AutoAttack:
 
     def _correct(self, x: Tensor, y: Tensor, bs: int) -> Tensor:
         """Mask of the correctly classified clean images, bool (N,), on the CPU."""
-        if x.ndim != 4 or y.shape != x.shape[:1]:
-            raise ClasswiseError(
-                f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected images (N, C, H, W) and labels (N,)"
-            )
-        return self._predictions(x, bs) == y.cpu()
+        logits = self._logits(x, bs)
+        check_logits(self.model, [logits])
+        check_labels(y, range(logits.shape[1]), "y_orig")
+        return predicts(logits, y.cpu())
 
-    def _predictions(self, x: Tensor, bs: int) -> Tensor:
-        """Predicted classes, int64 (N,), on the CPU."""
-        return torch.cat(list(self._engine(bs).predict(torch.split(x, bs)))).argmax(1).cpu()
+    def _logits(self, x: Tensor, bs: int) -> Tensor:
+        """Logits (N, classes), on the CPU."""
+        return torch.cat(list(self._engine(bs).predict(torch.split(x, bs)))).cpu()
 
     def _run(self, attack: Attack, x: Tensor, y: Tensor, mask: Tensor, bs: int, result: Tensor) -> Tensor:
         """Attack the images of a mask, and write adversarial examples into ``result``; the mask of the other images."""
@@ -200,3 +203,9 @@ class AutoAttack:
                 result[found.to(result.device)] = done.x[done.success].to(result)
                 robust[found.cpu()] = False
         return robust
+
+
+def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Images in [0, 1], float32 (N, C, H, W), and labels, int64 (N,)."""
+    images = float_pixels(x, "x_orig")
+    return images, as_labels(y, len(images), "y_orig")

@@ -432,6 +432,18 @@ def as_pixels(pixels: Any, where: str) -> Tensor:
     raise ClasswiseError(f"{where}: pixels range from {low:.7g} to {high:.7g}, expected [0, 1]; {hint}")
 
 
+def float_pixels(pixels: Any, where: str) -> Tensor:
+    """As `as_pixels`, for images that must be floating-point: float32 (N, C, H, W).
+
+    Raises:
+        ClasswiseError: as `as_pixels`, or for integer images.
+    """
+    given = as_tensor(pixels, where)
+    if not given.is_floating_point():
+        raise ClasswiseError(f"{where}: pixels of type {given.dtype}, expected float in [0, 1]; divide by 255")
+    return as_pixels(given, where)
+
+
 def as_labels(labels: Any, count: int, where: str) -> Tensor:
     """Convert integer labels (N,) to a plain tensor (`as_tensor`) of int64, and validate them.
 
@@ -454,7 +466,7 @@ def several_labels(shape: tuple[int, ...], where: str, *, one_hot: bool = False)
     return ClasswiseError(f"{where}: labels of shape {shape}: {ONE_CLASS}{hint}")
 
 
-def check_labels(y: Tensor, class_names: Sequence[str], where: str) -> None:
+def check_labels(y: Tensor, class_names: Sequence[object], where: str) -> None:
     """Check that every label is a class number.
 
     Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -113,6 +113,29 @@ def are_probabilities(outputs: Tensor) -> bool:
     """Whether each row of outputs (N, C), C of at least 2, is nonnegative and sums to 1."""
     sums = outputs.double().sum(1)
     return outputs.shape[1] > 1 and bool((outputs >= 0).all() and ((sums - 1).abs() < SUM_TOLERANCE).all())
+
+
+def check_logits(model: nn.Module, blocks: Iterable[Tensor]) -> None:
+    """Check that a model returns logits, or what it was loaded with.
+
+    Args:
+        model: the model.
+        blocks: its outputs for a few images, (N, C) each.
+
+    Raises:
+        ClasswiseError: if it returns something else.
+    """
+    inner = logits_model_of(model)
+    kind = "auto" if inner is None else inner.kind
+    if kind == "probabilities":
+        if not all(are_probabilities(logits.exp()) for logits in blocks):
+            raise ClasswiseError("outputs='probabilities': the model returns rows that are negative or do not sum to 1")
+    elif kind == "auto" and all(are_probabilities(logits) for logits in blocks):
+        raise ClasswiseError(
+            "the model returns probabilities (each row is nonnegative and sums to 1), whose gradients vanish where "
+            "the model is confident; return logits, or load it with outputs='probabilities' (--outputs "
+            "probabilities), which takes the logarithm"
+        )
 
 
 def in_unit_interval(outputs: Tensor) -> bool:

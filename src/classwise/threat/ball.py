@@ -119,6 +119,17 @@ class Threat:
             )
         return self.with_epsilon(radii)
 
+    def of_images(self, count: int | None) -> Threat:
+        """This threat, after a check that radii per image have the shape (count,); None: a stream, with one radius.
+
+        Raises:
+            ClasswiseError: if they have another shape.
+        """
+        if isinstance(self.epsilon, Tensor) and self.epsilon.shape != (count,):
+            accepted = "one number for a stream" if count is None else f"one number, or shape ({count},)"
+            raise ClasswiseError(f"threat: radii have shape {tuple(self.epsilon.shape)}; expected {accepted}")
+        return self
+
     @checked
     def with_epsilon(self, epsilon: float | Tensor) -> Threat:
         """The same norm with another radius."""

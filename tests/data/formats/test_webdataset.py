@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,21 @@ def test_labels_that_are_not_class_numbers(tmp_path: Path) -> None:
     (tmp_path / "classnames.txt").write_text("ape\ndog\n")
     images = load_data(source, classes="3,17")
     assert (images.y.tolist(), images.class_names) == ([1, 0], ("ape", "dog"))
-    refused("has 2 class names, and classes has 15 labels", source, classes="3..17")
+    images = load_data(source, classes="17,3")
+    assert (images.y.tolist(), images.class_names) == ([0, 1], ("dog", "ape"))
+    refused("2 class names, but classes= has 15 classes", source, classes="3..17")
+
+
+@pytest.mark.parametrize("labels", ["01", ("cat", "dog")])
+@pytest.mark.parametrize("classes", ["cat,dog", "dog,cat"])
+def test_classes_that_are_the_names_of_the_file(labels: Sequence[str], classes: str, tmp_path: Path) -> None:
+    files = {
+        f"{row}.{end}": content for row in (0, 1) for end, content in (("png", PNG), ("cls", labels[row].encode()))
+    }
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    images = load_data(write_tar(tmp_path / "some.tar", files), classes=classes)
+    assert [images.class_names[label] for label in images.y] == ["cat", "dog"]
+    assert ",".join(images.class_names) == classes
 
 
 def test_splits_are_in_the_names_or_in_subfolders(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from classwise.attacks.engine import Engine
+from classwise.attacks.engine import SMALLEST_BATCH, Engine
+from classwise.auditing.run.inputs import logits_on
 from classwise.auditing.run.suite import Attacks, norm_of, parse_attacks
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.precision import EXACT, Dtype, Precision, precision_of
 from classwise.core.compute.tensors import as_tensor
-from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import BatchSize, checked
 from classwise.core.settings.config import Seed
-from classwise.data.images import as_labels, as_pixels
-from classwise.models.logits import as_logits
+from classwise.data.images import Batch, as_labels, check_labels, float_pixels
+from classwise.models.logits import as_logits, check_logits
 from classwise.threat.ball import Threat, ThreatLike
 
 
@@ -73,13 +73,11 @@ def attack(
         (torch.Size([4, 3, 32, 32]), True)
     """
     given = as_tensor(x, "images")
-    if not given.is_floating_point():
-        raise ClasswiseError(f"images: pixels of type {given.dtype}, expected float in [0, 1]; divide by 255")
-    images = as_pixels(given, "images")
+    images = float_pixels(given, "images")
     labels = as_labels(y, len(images), "labels")
     index = None if index is None else as_labels(index, len(images), "index")
     targets = None if targets is None else as_labels(targets, len(images), "targets")
-    ball = Threat.parse(threat).validated()
+    ball = Threat.parse(threat).validated().of_images(len(images))
     members = parse_attacks(attacks, norm_of(threat)).attacks.values()
     for member in members:
         member.supported(ball)
@@ -87,5 +85,11 @@ def attack(
     engine = Engine(
         as_logits(model), precision=chosen, batch_size=batch_size or len(images), early_stop=early_stop, seed=seed
     )
+    few = images[:SMALLEST_BATCH]
+    classes = range(logits_on(engine, Batch(labels[: len(few)], few, labels[: len(few)])))
+    check_logits(engine.model, engine.predict([few]))
+    check_labels(labels, classes, "labels")
+    if targets is not None:
+        check_labels(targets.clamp_min(0), classes, "targets")
     with deterministic_algorithms(enabled=chosen.deterministic):
         return engine.perturb(members, images, labels, ball, index=index, target=targets).to(given.dtype)

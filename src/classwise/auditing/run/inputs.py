@@ -32,7 +32,6 @@ from classwise.models.loading.references import is_stored
 from classwise.models.logits import (
     BINARY_HINT,
     SelectedLogits,
-    are_probabilities,
     as_logits,
     in_unit_interval,
     logits_model_of,
@@ -148,13 +147,7 @@ def threat_for(source: Images | Stream, threat: ThreatLike | None) -> Threat:
         if known is None:
             raise ClasswiseError(f"data set {source.name!r} has no usual threat; give one, such as Linf:8/255 {CHOOSE}")
         return Threat.parse(known.threat)
-    ball = Threat.parse(threat).validated()
-    if isinstance(ball.epsilon, Tensor):
-        count = len(source) if isinstance(source, Images) else None
-        if ball.epsilon.shape != (count,):
-            accepted = "one number for a stream" if count is None else f"one number, or shape ({count},)"
-            raise ClasswiseError(f"threat: radii have shape {tuple(ball.epsilon.shape)}; expected {accepted}")
-    return ball
+    return Threat.parse(threat).validated().of_images(len(source) if isinstance(source, Images) else None)
 
 
 def grouped(source: Images | Stream, group: Group | None) -> Images | Stream:
@@ -244,32 +237,6 @@ def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Mod
     if known is None or not known.logits or logits != known.parent_logits:
         return model
     return SelectedLogits(model, known.logits)
-
-
-def check_outputs(engine: Engine, images: Tensor) -> None:
-    """Check that a model returns logits, or what it was loaded with.
-
-    Args:
-        engine: an engine with the model.
-        images: a few images (N, C, H, W).
-
-    Raises:
-        ClasswiseError: if it returns something else.
-    """
-    model = logits_model_of(engine.model)
-    kind = "auto" if model is None else model.kind
-    if kind not in ("auto", "probabilities"):
-        return
-    blocks = engine.predict(torch.split(images, engine.batch_size))
-    if kind == "probabilities":
-        if not all(are_probabilities(logits.exp()) for logits in blocks):
-            raise ClasswiseError("outputs='probabilities': the model returns rows that are negative or do not sum to 1")
-    elif all(are_probabilities(logits) for logits in blocks):
-        raise ClasswiseError(
-            "the model returns probabilities (each row is nonnegative and sums to 1), whose gradients vanish where "
-            "the model is confident; return logits, or load it with outputs='probabilities' (--outputs "
-            "probabilities), which takes the logarithm"
-        )
 
 
 def read_outputs(engine: Engine, one: Batch, images: Tensor) -> tuple[int, str]:

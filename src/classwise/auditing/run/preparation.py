@@ -30,7 +30,6 @@ from classwise.auditing.run.inputs import (
     Model,
     as_classifier,
     check_one_output,
-    check_outputs,
     class_names_for,
     classes_note,
     group_name,
@@ -61,7 +60,7 @@ from classwise.data.stream import Stream, as_data
 from classwise.models.base import device_of
 from classwise.models.functions import model_of
 from classwise.models.loading.loader import load_model
-from classwise.models.logits import LogitsModel, logits_model_of
+from classwise.models.logits import LogitsModel, check_logits, logits_model_of
 from classwise.models.modes import evaluating
 from classwise.models.state import Buffers, changes_text
 from classwise.models.structure import code_of
@@ -317,7 +316,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
     names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
     images = len(source) if isinstance(source, Images) else source.expected
     try:
-        check_outputs(whole, few_images)
+        check_logits(whole.model, whole.predict(torch.split(few_images, whole.batch_size)))
         plan, precision_note = in_float32_if_needed(plan, model, one.x.to(small.device))
         if precision_note:
             small = plan.engine(model, few)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from classwise.core.errors import ClasswiseError, unknown
@@ -17,7 +18,7 @@ from classwise.data.encoded import EncodedImages, Location
 from classwise.data.formats.base import SPLITS, EncodedFormat, is_hidden, names_of_split, split_of_file, visible
 from classwise.data.formats.folder import SUFFIXES
 from classwise.data.images import check_labels
-from classwise.data.labels import Classes, classes_option
+from classwise.data.labels import Classes, classes_option, in_order
 
 NAMES = ("classnames.txt", "classes.txt")
 """Files beside the shards with one class name per line."""
@@ -37,7 +38,8 @@ class WebDataset(EncodedFormat):
     Attributes:
         label: extension of the file with the label, or key in the ``.json`` file, if not the default.
         classes: the label of each class in the order of the model's logits, for text or numbers that are not
-            0, 1, 2, ...; without a file of class names, these are also the names.
+            0, 1, 2, ...; without a file of class names, these are also the names. Its lines are in ascending order of
+            the labels; ``classes`` may have them in place of the labels.
         size: resize the shorter side to this and crop the central square.
         resize: with ``size``, resize the shorter side to this before the crop.
     """
@@ -59,16 +61,19 @@ class WebDataset(EncodedFormat):
         """
         shards = [path] if path.is_file() else _shards_of_split(path, split)
         keys = (self.label,) if self.label else ("cls", "label")
-        chosen = None if self.classes is None else [str(name) for name in self.classes]
-        numbers = None if chosen is None else {label: number for number, label in enumerate(chosen)}
+        names = _class_names(shards[0].parent)
+        numbers: dict[str, int] | None = None
+        if self.classes is not None:
+            chosen, lines = [str(label) for label in self.classes], names
+            numbers = {label: number for number, label in enumerate(chosen)}
+            names = in_order(self.classes, lines, np.empty(0), str(path))[1] if lines else chosen
+            if lines and names == chosen:  # a label is a name, or the number of its line
+                numbers |= {str(lines.index(name)): number for number, name in enumerate(chosen)}
         samples = [sample for shard in shards for sample in _samples(shard, keys, numbers)]
         if not samples:
             raise ClasswiseError(f"{path} has no images with labels; expected files such as 0001.jpg and 0001.cls")
         y = torch.tensor([sample.label for sample in samples])
-        names = _class_names(shards[0].parent) or chosen
         if names is not None:
-            if chosen and len(names) != len(chosen):
-                raise ClasswiseError(f"{path} has {len(names)} class names, and classes has {len(chosen)} labels")
             check_labels(y, names, str(path))
         name = path.stem if path.is_file() else path.name
         split = split_of_file(path) if path.is_file() else split

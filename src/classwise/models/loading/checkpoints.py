@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from classwise.core.errors import ClasswiseError, did_you_mean, quoted
+from classwise.core.errors import ClasswiseError, did_you_mean, quoted, unknown
 from classwise.core.files.storage import verify
 from classwise.core.settings import limits
 from classwise.core.settings.thread_warnings import warnings_filtered
@@ -106,6 +106,8 @@ def read_state(path: str | os.PathLike[str], *, state_dict_key: str | None = Non
     verify(file)
     # A safetensors file begins with the length of its JSON header, in 8 bytes, and the header itself.
     if file.suffix == ".safetensors" or head[8:] == b"{":
+        if state_dict_key is not None:
+            raise _is_one_state(file, state_dict_key)
         tensors, metadata = _read_safetensors(file)
         return Checkpoint(file, tensors, metadata=metadata)
     return _find(file, _read_pickle(file), state_dict_key)
@@ -212,8 +214,8 @@ def _read_pickle(file: Path) -> object:
                 return torch.load(file, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as error:
             name, kind = _needed(str(error))
-            unknown = "." in name and name.partition(".")[0] not in _REFUSED and others.get(name) in (None, _Value)
-            if not unknown or others.get(name) is kind or len(others) == _MOST_CLASSES:
+            is_unknown = "." in name and name.partition(".")[0] not in _REFUSED and others.get(name) in (None, _Value)
+            if not is_unknown or others.get(name) is kind or len(others) == _MOST_CLASSES:
                 raise ClasswiseError(_refusal(file, str(error), name or ", ".join(others))) from error
             others[name] = kind
         except Exception as error:  # damaged bytes can break the reader anywhere
@@ -285,14 +287,18 @@ def _find(
     """Find the state dict in nested dictionaries."""
     if len(keys) > _MAX_DEPTH:
         raise ClasswiseError(f"{file} has more than {_MAX_DEPTH} nested dictionaries; save only model.state_dict()")
-    if state_dict_key is None and _is_state(value):
+    if _is_state(value):
         assert isinstance(value, Mapping)
+        if state_dict_key is not None:
+            raise _is_one_state(file, state_dict_key)
         return Checkpoint(file, dict(value), keys, other_keys)
     entries = _state_entries(value)
     chosen = state_dict_key or next((key for key in STATE_DICT_KEYS if key in entries), "")
     if not chosen and entries:
         chosen = _only(file, entries)
     if chosen not in entries:
+        if entries:
+            raise unknown("state dict", chosen, entries, owner=str(file))
         _check_entries(file, value)
         content = f"a {type(value).__name__}"
         if isinstance(value, Mapping):
@@ -301,6 +307,10 @@ def _find(
         raise ClasswiseError(f"{file} has {name}; it contains {content}; save only model.state_dict()")
     others = tuple(sorted(key for key in entries if key != chosen))
     return _find(file, entries[chosen], None, (*keys, chosen), (*other_keys, *others))
+
+
+def _is_one_state(file: Path, key: str) -> ClasswiseError:
+    return ClasswiseError(f"{file} is a single state dict; omit state_dict_key = {key!r}")
 
 
 def _only(file: Path, entries: Mapping[str, Any]) -> str:

@@ -155,6 +155,8 @@ def load_model(
             loaded = _outer(loaded, torch.tensor(mean), torch.tensor(std))
         if weights is not None:
             loaded, note = _with_checkpoint(loaded, read_state(_weights_file(weights), state_dict_key=state_dict_key))
+        elif state_dict_key is not None:
+            raise _no_weights(state_dict_key)
         loaded = _finished(loaded, note, data, device, outputs)
         if of_maite is not None:
             of_maite.check(loaded)
@@ -211,6 +213,8 @@ def _with_reference(
     built, published = _built(**spec, trained=trained)
     if checkpoint is None and published.weights is not None:
         checkpoint = read_state(published.weights, state_dict_key=state_dict_key)
+    if checkpoint is None and state_dict_key is not None:
+        raise _no_weights(state_dict_key)
     note = published.note or f"built by {name!r}"
     if checkpoint is not None:
         built, note = _with_checkpoint(built, checkpoint)
@@ -220,6 +224,10 @@ def _with_reference(
         built.fresh = fingerprint(built)  # type: ignore[assignment]
         note = f"built {name!r} with random weights"
     return (built, note) if stored else _with_published(built, published, note)
+
+
+def _no_weights(key: str) -> ClasswiseError:
+    return ClasswiseError(f"state_dict_key = {key!r} needs a file of weights (--weights); give one, or omit the key")
 
 
 def _built(

@@ -15,7 +15,7 @@ from classwise.core.compute.precision import EXACT, Dtype, Precision, precision_
 from classwise.core.compute.tensors import as_tensor
 from classwise.core.settings.arguments import BatchSize, checked
 from classwise.core.settings.config import Seed
-from classwise.data.images import Batch, as_labels, check_labels, float_pixels
+from classwise.data.images import as_labels, check_labels, float_pixels
 from classwise.models.logits import as_logits, check_logits
 from classwise.threat.ball import Threat, ThreatLike
 
@@ -85,9 +85,9 @@ def attack(
     engine = Engine(
         as_logits(model), precision=chosen, batch_size=batch_size or len(images), early_stop=early_stop, seed=seed
     )
-    few = images[:SMALLEST_BATCH]
-    classes = range(logits_on(engine, Batch(labels[: len(few)], few, labels[: len(few)])))
-    check_logits(engine.model, engine.predict([few]))
+    logits = logits_on(engine, images[:SMALLEST_BATCH])
+    check_logits(engine.model, [logits])
+    classes = range(logits.shape[1])
     check_labels(labels, classes, "labels")
     if targets is not None:
         check_labels(targets.clamp_min(0), classes, "targets")

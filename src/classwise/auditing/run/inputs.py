@@ -194,8 +194,8 @@ def _column(group: Column | Sequence[Any] | Tensor) -> Column:
     return Column(torch.from_numpy(ids.astype(np.int64)), tuple(str(kind) for kind in kinds))
 
 
-def logits_on(engine: Engine, batch: Batch) -> int:
-    """Number of logits that the model returns for a batch.
+def logits_on(engine: Engine, images: Tensor) -> Tensor:
+    """The logits (N, classes) that the model returns for images (N, C, H, W).
 
     Raises:
         ClasswiseError: if a layer of torch or of the zoo rejects the images, or a model has weights of another type
@@ -203,7 +203,7 @@ def logits_on(engine: Engine, batch: Batch) -> int:
             with the shape of the images as a note.
     """
     try:
-        (logits,) = engine.predict([batch.x])
+        (logits,) = engine.predict([images])
     except torch.OutOfMemoryError as error:
         raise ClasswiseError(
             f"the device has not enough memory for {engine.batch_size} images; reduce batch_size"
@@ -213,10 +213,10 @@ def logits_on(engine: Engine, batch: Batch) -> int:
     except (RuntimeError, ValueError, IndexError, TypeError, torch.jit.Error) as error:
         if is_out_of_memory(error):
             raise
-        shape = tuple(batch.x.shape[1:])
+        shape = tuple(images.shape[1:])
         may_be_last = shape[2] in (1, 3, 4) and shape[2] != shape[0]
         hint = f"; if they are (N, H, W, C), give {CHANNELS_FIRST}" if may_be_last else ""
-        images = f"images of shape {shape} (channels, height, width)"
+        described = f"images of shape {shape} (channels, height, width)"
         weights = [parameter.dtype for parameter in engine.model.parameters() if parameter.is_floating_point()]
         others = sorted({str(dtype).removeprefix("torch.") for dtype in weights if dtype != torch.float32})
         if others and isinstance(error, RuntimeError):
@@ -225,10 +225,10 @@ def logits_on(engine: Engine, batch: Batch) -> int:
                 f"model.float() ({first_line(error)})"
             ) from error
         if not raised_within(error, torch):
-            error.add_note(f"the model was called with {images}{hint}")
+            error.add_note(f"the model was called with {described}{hint}")
             raise
-        raise ClasswiseError(f"the model does not accept {images}: {first_line(error)}{hint}") from error
-    return int(logits.shape[1])
+        raise ClasswiseError(f"the model does not accept {described}: {first_line(error)}{hint}") from error
+    return logits
 
 
 def restricted(model: nn.Module, source: Images | Stream, logits: int) -> nn.Module:
@@ -255,9 +255,9 @@ def read_outputs(engine: Engine, one: Batch, images: Tensor) -> tuple[int, str]:
     """
     model = logits_model_of(engine.model)
     if model is None or not model.outputs.startswith("binary"):
-        return logits_on(engine, one), ""
+        return logits_on(engine, one.x).shape[1], ""
     model.kind = "binary-logits"  # the second logit is the output
-    count = logits_on(engine, one)
+    count = logits_on(engine, one.x).shape[1]
     (logits,) = engine.predict([images])
     if model.outputs == "binary":
         model.decide(logits[:, 1])

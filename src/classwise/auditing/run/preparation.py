@@ -309,7 +309,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
     if model is not classifier:
         small = plan.engine(model, few)
         note = f"predictions are restricted to the {first.num_classes} of {logits} classes that {source.name} has"
-        logits = logits_on(small, one)
+        logits = logits_on(small, one.x).shape[1]
     if empty := classes_note(source, first, logits):
         logger.warning("%s: %s", source.name, empty)
     own = getattr(model, "class_names", ())

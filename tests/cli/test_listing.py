@@ -196,6 +196,12 @@ def test_changes_need_a_recipe(classwise: Classwise) -> None:
     assert classwise("recipes", "--set", "epochs=60").status == 2
 
 
+@pytest.mark.parametrize("spec", ["pgd:steps=20", "autoattack:version=plus"])
+def test_settings_of_an_attack_are_refused(classwise: Classwise, spec: str) -> None:
+    refusal = classwise("attacks", spec).refusal
+    assert refusal.endswith(f"give the name without settings: classwise attacks {spec.partition(':')[0]}")
+
+
 @pytest.mark.parametrize(
     "option", ["--digest", "--subset=5", "--seed=3", "--split=train", "--root=x", "--data-set=size=8"]
 )

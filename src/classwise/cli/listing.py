@@ -158,6 +158,9 @@ def attacks(
         else:
             console.show(["name", "description"], list(found.items()))
         return
+    head, _, given = name.partition(":")
+    if "=" in given:
+        raise ClasswiseError(f"attacks {name}: give the name without settings: classwise attacks {head}")
     if name in SUITES:
         lines = [paper.line() for paper in papers(name)]
         if json:

@@ -69,7 +69,10 @@ def data(
     chosen: dict[str, Any] = dict(data_options(options))
     images = cw.load_data(source, split=split, root=root, subset=subset, seed=seed, **chosen)
     if digest:
-        console.show_json({"digest": images.fingerprint()}) if json else typer.echo(images.fingerprint())
+        if json:
+            console.show_json({"digest": images.fingerprint()})
+        else:
+            typer.echo(images.fingerprint())
         return
     counts = images.class_counts().tolist()
     if json:

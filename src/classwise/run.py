@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from classwise.core.errors import ClasswiseError
+import typer
+
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.settings.registry import Registry
 from classwise.core.settings.user_code import call_user_code
 
@@ -68,6 +70,8 @@ def _run(words: Sequence[str]) -> int:
 def make(call: Call) -> None:
     """Make a call in this process. The results record the equivalent command line.
 
+    The verdict of a policy on a complete audit is printed, and is no failure of the call.
+
     Raises:
         ClasswiseError: if the function is unknown or does not have these arguments; or as the function.
     """
@@ -79,7 +83,19 @@ def make(call: Call) -> None:
         call_user_code(function, **arguments)
         return
     with recorded([call.function, *_words(function, arguments)]):
-        function(**arguments)
+        try:
+            function(**arguments)
+        except (typer.Exit, IncompleteError):
+            if not _has_complete_audit(call):
+                raise
+
+
+def _has_complete_audit(call: Call) -> bool:
+    """Whether a call has completed an audit; an exception is then the verdict of a policy."""
+    from classwise.auditing.run.audit_folder import ABOUT, read_about
+
+    folder = Path(call.out or "")
+    return call.function == "audit" and (folder / ABOUT).is_file() and bool(read_about(folder).get("complete"))
 
 
 def _words(function: Callable[..., Any], arguments: Mapping[str, Any]) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,6 +163,17 @@ def test_the_cache_is_that_of_assert_robust(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tracker", ["tensorboard", "mlflow", "wandb"])
+def test_a_missing_tracker_is_found_before_the_attacks(
+    classwise: Classwise, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str
+) -> None:
+    monkeypatch.setitem(sys.modules, tracker, None)
+    out = tmp_path / "out"
+    said = classwise("audit", str(run), "--subset=40", f"--out={out}", f"--{tracker}={tmp_path / 'place'}")
+    assert f"{tracker} is not installed" in said.refusal
+    assert not out.exists()
+
+
 def test_resume_goes_on_and_repeating_is_refused(classwise: Classwise, run: Path, tmp_path: Path) -> None:
     words = ["audit", run, "--attack=fgsm", "--subset=50", f"--out={tmp_path / 'a'}"]
     first = classwise(*words)

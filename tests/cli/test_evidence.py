@@ -62,6 +62,22 @@ def test_verification_exits_with_1_if_anything_differs(audit: str, classwise: Cl
     assert "evidence.html differs from its SHA-256" in said.err
 
 
+@pytest.mark.parametrize(
+    ("option", "needed"),
+    [
+        ("--split=train", "--data"),
+        ("--subset=3", "--data"),
+        ("--data-set=size=8", "--data"),
+        ("--width=0.5", "--model"),
+        ("--model-set=depth=28", "--model"),
+        ("--seed=3", "--rerun"),
+    ],
+)
+def test_options_of_what_is_not_compared_are_refused(classwise: Classwise, option: str, needed: str) -> None:
+    name = option.partition("=")[0]
+    assert classwise("evidence", "verify", "evidence", option).refusal == f"classwise: {name} requires {needed}"
+
+
 AUDITED = ("audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=40", "--precision=float32")
 
 

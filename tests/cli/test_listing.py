@@ -196,6 +196,19 @@ def test_changes_need_a_recipe(classwise: Classwise) -> None:
     assert classwise("recipes", "--set", "epochs=60").status == 2
 
 
+@pytest.mark.parametrize("spec", ["pgd:steps=20", "autoattack:version=plus"])
+def test_settings_of_an_attack_are_refused(classwise: Classwise, spec: str) -> None:
+    refusal = classwise("attacks", spec).refusal
+    assert refusal.endswith(f"give the name without settings: classwise attacks {spec.partition(':')[0]}")
+
+
+@pytest.mark.parametrize(
+    "option", ["--digest", "--subset=5", "--seed=3", "--split=train", "--root=x", "--data-set=size=8"]
+)
+def test_options_of_images_need_data(classwise: Classwise, option: str) -> None:
+    assert f"{option.partition('=')[0]} needs the images: classwise data DATA" in classwise("data", option).refusal
+
+
 def test_a_look_into_digits(classwise: Classwise) -> None:
     said = classwise("data", "digits", "--split", "test")
     head, *rows, note = said.out.splitlines()
@@ -203,7 +216,9 @@ def test_a_look_into_digits(classwise: Classwise) -> None:
     assert sum(int(row.split()[-1]) for row in rows[1:]) == 539
     assert note.startswith("few images: the 95 % interval of an accuracy of 50 % of 8 (52 images) is ±14.2 points;")
     assert "few images" not in classwise("data", "digits", "--split", "train").out
-    part = classwise("data", "digits", "--subset", "100", "--seed", "3", "--digest").out.strip()
+    words = ("data", "digits", "--subset", "100", "--seed", "3", "--digest")
+    part = classwise(*words).out.strip()
+    assert classwise(*words, "--json").facts == {"digest": part}
     assert part == cw.load_data("digits", subset=100, seed=3).fingerprint() != cw.load_data("digits").fingerprint()
     known = classwise("data", "digits", "--json").facts
     assert known["images"] == sum(known["counts"].values()) == 539

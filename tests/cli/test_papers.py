@@ -169,6 +169,7 @@ def test_the_list_of_costs_shares_trainings(classwise: Classwise) -> None:
         (["run", "kdd21/T1", "--model", "a.pt"], "kdd21/T1 does not accept --model or --data; only benz20/P1.2 does"),
         (["run", "cfa23/F1", "--data", "photos"], "cfa23/F1 does not accept --model or --data; only benz20/P1.2 does"),
         (["run", "benz20/P1.2", "--scale", "full"], "benz20/P1.2 needs --model and --data, such as --model resnet50="),
+        (["list", "--trainings", "5"], "--trainings requires --estimate\n"),
         (["list", "kdd20"], "unknown paper 'kdd20'; did you mean 'kdd21'"),
         (["page", "cfa32"], "unknown paper 'cfa32'; did you mean 'cfa23'"),
     ],

@@ -249,6 +249,7 @@ def test_a_model_has_settings_and_a_name(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ({"recipes": []}, "plan: recipes or models must be given, such as recipes: [at]"),
         (MODEL | {"data": []}, "plan: models need data, such as data: [cifar10]"),
+        (MODEL | {"audits": {}}, "plan: models need audits, such as audits: {full: {attack: autoattack}}"),
         (MODEL | {"models": ["gone.pt"]}, "gone.pt"),
         (MODEL | {"models": ["resnet19"]}, "unknown model 'resnet19'; did you mean 'resnet18'?"),
         (MODEL | {"models": "resnet18"}, "plan: models = 'resnet18' must be a list of models, such as [resnet18]"),

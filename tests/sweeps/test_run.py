@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -105,7 +106,7 @@ def test_a_stopped_sweep_resumes_to_the_same_bits(
     assert line.endswith(f"of the cells in {out}; continue with classwise sweep resume {out}")
     assert (out / "runs" / "at-digits-seed0" / "checkpoints" / "state.pt").is_file()  # it was saved when it stopped
     assert [cell.state for cell in sweep_status(out)] == ["stopped"]
-    with pytest.raises(IncompleteError, match=r"no audit in .* is finished"):
+    with pytest.raises(IncompleteError, match=r"no audit in .* can be compared: 1 stopped"):
         collect(out)
     (cell,) = resume_sweep(out, executor=Local(workers=2))
     assert (cell.name, cell.state) == ("at-digits-seed0", "finished")
@@ -155,6 +156,24 @@ def test_collect_names_what_is_missing(finished: Path) -> None:
     frame = pd.read_csv(finished / "results" / "results.csv")
     audit = cw.Audit.load(finished / "runs" / "at-digits-seed0" / "audits" / "quick")
     assert frame["overall"].tolist() == pytest.approx([audit.by_attack.loc["all", "overall"]], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("audits", "audit", "reason"),
+    [
+        ({}, None, "its plan has no audits"),
+        (PLAN["audits"], None, "1 queued"),
+        (PLAN["audits"], SimpleNamespace(complete=False, finished=False), "1 queued"),
+        (PLAN["audits"], SimpleNamespace(complete=False, finished=True), "1 estimated from a sample"),
+    ],
+)
+def test_collect_states_why_nothing_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audits: Any, audit: Any, reason: str
+) -> None:
+    prepare_sweep(PLAN | {"audits": audits, "seeds": [0]}, tmp_path / "sweep")
+    monkeypatch.setattr("classwise.sweeps.collect._audit", lambda *place: audit)
+    with pytest.raises(IncompleteError, match=f"can be compared: {reason}$"):
+        collect(tmp_path / "sweep")
 
 
 @pytest.mark.slow

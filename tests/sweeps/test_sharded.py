@@ -27,6 +27,7 @@ from classwise.run import main as run
 from classwise.sweeps.executors.base import Executor, Finished
 from classwise.sweeps.jobs import JOB, Call, Job
 from classwise.sweeps.tasks import LOG, run_task
+from tests.auditing.test_criteria import written
 from tests.launching import ENVIRONMENT
 from tests.refusals import check_refused
 
@@ -183,6 +184,16 @@ def test_shards_and_their_merge_have_the_options_of_the_command(
     assert command.startswith("classwise audit small-cnn ")
     assert [word for word in shown if word not in command] == []
     assert command.endswith(f"--resume --shard=2/2 --max-time=60 --out={tmp_path / 'x' / 'shards' / '002-of-002'}")
+
+
+@pytest.mark.parametrize(("conditions", "guards", "status"), [([">= 0"], [], 1), ([">= 1"], ["logit-range"], 3)])
+def test_the_verdict_of_a_policy_fails_no_merge(
+    model: Path, executor: InProcess, tmp_path: Path, conditions: list[str], guards: list[str], status: int
+) -> None:
+    policy = written(tmp_path / "p.yaml", fail_if=[f"overall(all) {end}" for end in conditions], guards=guards)
+    words = ["audit", "small-cnn", f"--weights={model}", "--width=0.1", "--data=digits", "--subset=40"]
+    words += [f"--policy={policy}", f"--out={tmp_path / 'x'}", "--shards=2", "--on=local"]
+    assert main(words) == main([*words, "--resume"]) == status
 
 
 def test_a_device_elsewhere_requires_a_batch_size_and_a_precision(

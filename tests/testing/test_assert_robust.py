@@ -128,7 +128,6 @@ def test_attacks_of_the_user_and_streams_are_not_cached(tmp_path: Path, caplog: 
 
     data = images()
     stream = [(data.pixels(), data.y)]
-    caplog.set_level("INFO", logger="classwise")
     for source, chosen in ((data, ExternalAttack(attack=attack)), (stream, "fgsm")):
         assert_robust(model(), source, worst=0.0, cache=tmp_path, **SETTINGS | {"attacks": chosen})
     assert not list(tmp_path.iterdir())

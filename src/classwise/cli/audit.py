@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,7 +120,7 @@ def audit(
         refuse_for_seeds(model, **of_whole, settle=options["settle"], cache=cache, **vars(sharding))
     run = seeds[0] if seeds else model.run(needed=data.data is None)
     threat = asked.threat_of(run if policy is None else None)
-    with launched() as processes:
+    with launched() as processes, contextlib.ExitStack() as stack:
         device = sharding.device(cluster, local_device(str(options["device"])), options)
         options = {**options, "device": device}
         images = data.open(run, options["seed"])
@@ -136,6 +137,8 @@ def audit(
                 conditions = _decidable(thresholds, options, images)
                 _estimate(network, images, threat, asked.suite, options, measured, conditions, json)
             return
+        # Before the attacks, so that a missing package or server is found.
+        logger = stack.enter_context(trackers.logging()) if processes.is_main else None
         folder = _place(model, run, images, out, sharding)
         group = group_name(options["group"])
         named = page_in(folder, group)
@@ -163,7 +166,10 @@ def audit(
             with console.status_decided(decided=bool(thresholds)), printing_beside(page):
                 cw.report(result, page, run=run)
             build.write(result, thresholds, page, policy, lacks)
-            trackers.log_audit(result, page)
+            if logger is not None:
+                from classwise.reporting.tracking import log_audit
+
+                log_audit(result, logger, page)
     if processes.is_main:
         _conclude(result, thresholds, policy, lacks, folder, page, json=json)
 

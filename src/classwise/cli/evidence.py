@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -103,6 +103,32 @@ class NamedModel(ModelSource):
         return bool(self.model or self.weights)
 
 
+@dataclass(frozen=True)
+class NamedImages(ImageSource):
+    """`ImageSource` without images of a run."""
+
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="DATA", help="Compare these images.", show_default="not compared"),
+    ] = None
+
+    @property
+    def given(self) -> bool:
+        """Whether there are images to compare."""
+        return self.data is not None
+
+
+def check_alone(source: NamedImages | NamedModel, needed: str) -> None:
+    """Refuse the options of a source that is not named.
+
+    Raises:
+        ClasswiseError: naming the first such option that was given.
+    """
+    for field in fields(source):
+        if getattr(source, field.name) not in (field.default, []):
+            raise ClasswiseError(f"--{field.name.replace('_', '-')} requires {needed}")
+
+
 @evidence.command(cls=PanelCommand)
 @grouped
 def verify(
@@ -117,7 +143,7 @@ def verify(
     ] = None,
     *,
     model: NamedModel,
-    data: ImageSource,
+    data: NamedImages,
     rerun: Annotated[
         str | None,
         typer.Option(
@@ -157,15 +183,20 @@ def verify(
     from classwise.reporting.evidence.build import code_notes, seed_of_images
     from classwise.reporting.evidence.build import verify as verified
 
+    for needed, source in (("--data", data), ("--model", model)):
+        if not source.given:
+            check_alone(source, needed)
+    if seed is not None and rerun is None:
+        raise ClasswiseError("--seed requires --rerun")
     number: int | Literal["all"] | None = None
     if rerun is not None:
         if rerun != "all" and not (rerun.isdecimal() and int(rerun)):
             raise ClasswiseError(f"--rerun {rerun}: must be a positive number of images, or all")
         number = "all" if rerun == "all" else int(rerun)
-        if data.data is None or not model.given:
+        if not (data.given and model.given):
             raise ClasswiseError("--rerun needs the model and the images: --model and --data")
     images, network = None, None
-    if data.data is not None:
+    if data.given:
         name, options = data.source(None)
         images = cw.load_data(name, seed=seed_of_images(folder), **options)
     if model.given:

@@ -60,15 +60,19 @@ def data(
         classwise data mnist --subset 300 --digest  # of these 300 images
     """  # noqa: D301  # \b keeps the lines of the example apart
     if source is None:
-        if digest or subset is not None:
-            option = "--digest" if digest else "--subset N"
-            raise ClasswiseError(f"{option} needs the images: classwise data DATA {option}")
+        given = {"--digest": digest, "--subset": subset, "--root": root, "--data-set": options, "--seed": seed}
+        for option, value in (given | {"--split": split != "test"}).items():
+            if value not in (None, False, 0, []):
+                raise ClasswiseError(f"{option} needs the images: classwise data DATA {option}")
         _list_data(json)
         return
     chosen: dict[str, Any] = dict(data_options(options))
     images = cw.load_data(source, split=split, root=root, subset=subset, seed=seed, **chosen)
     if digest:
-        typer.echo(images.fingerprint())
+        if json:
+            console.show_json({"digest": images.fingerprint()})
+        else:
+            typer.echo(images.fingerprint())
         return
     counts = images.class_counts().tolist()
     if json:
@@ -157,6 +161,9 @@ def attacks(
         else:
             console.show(["name", "description"], list(found.items()))
         return
+    head, _, given = name.partition(":")
+    if "=" in given:
+        raise ClasswiseError(f"attacks {name}: give the name without settings: classwise attacks {head}")
     if name in SUITES:
         lines = [paper.line() for paper in papers(name)]
         if json:

@@ -94,6 +94,8 @@ def list_items(
         classwise papers list --scale full --estimate --rates h100
     """  # noqa: D301  # \b keeps the lines of the example apart
     measured = measured_rates(rates, estimate=estimate)
+    if trainings is not None and not estimate:
+        raise ClasswiseError("--trainings requires --estimate")
     if estimate:
         planned = cw.papers.plan(names or (), scale)
         with console.progress() as listener:

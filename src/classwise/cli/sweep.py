@@ -191,7 +191,7 @@ def collect(
         console.show_result(group.comparison)
         console.echo("")
     if missing:
-        console.show(("cell", "audit", "state"), [tuple(row.values()) for row in missing], "not finished")
+        console.show(("cell", "audit", "state"), [tuple(row.values()) for row in missing], "not compared")
     console.echo(*(f"file: {file}" for file in collected.files))
 
 

@@ -13,7 +13,6 @@ import typer
 from classwise.cli.help import TRACKERS
 
 if TYPE_CHECKING:
-    from classwise.auditing.run.result import Audit
     from classwise.core.progress.listener import Progress
     from classwise.training.loggers.base import Logger
 
@@ -59,15 +58,3 @@ class TrackerOptions:
 
                 logger = stack.enter_context(WandB(self.wandb, logger or listener))
             yield logger
-
-    def log_audit(self, audit: Audit, page: Path) -> None:
-        """Send an audit and its page to the trackers.
-
-        Raises:
-            ClasswiseError: as `logging`.
-        """
-        from classwise.reporting.tracking import log_audit
-
-        with self.logging() as logger:
-            if logger is not None:
-                log_audit(audit, logger, page)

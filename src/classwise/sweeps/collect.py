@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ class Collection:
 
     Attributes:
         groups: a comparison for each data set, audit and threat.
-        missing: the state of each cell without a finished audit, by the names of the cell and the audit.
+        missing: of each audit that is not compared, by the names of the cell and the audit: the state of its cell, or
+            that it is estimated from a sample.
         files: the written files: CSV, Markdown, the page of all groups, a page for each group, and the exports.
     """
 
@@ -90,9 +92,9 @@ class Collection:
 
     @property
     def missing_table(self) -> Table:
-        """The audits that are not finished."""
+        """The audits that are not compared."""
         rows = [Row(name, [TableCell(audit), TableCell(state)]) for (name, audit), state in self.missing.items()]
-        return Table(f"Not finished: {len(rows)} audits", ["cell", "audit", "state of the cell"], rows)
+        return Table(f"Not compared: {len(rows)} audits", ["cell", "audit", "state"], rows)
 
 
 @checked
@@ -124,7 +126,7 @@ def collect(
         a page for each group, and the exports.
 
     Raises:
-        IncompleteError: if no audit is finished.
+        IncompleteError: if no audit can be compared.
         ClasswiseError: if the folder contains no sweep, or an audit cannot be read or compared; or as
             `classwise.export` does.
 
@@ -136,7 +138,7 @@ def collect(
         ...     try:
         ...         collect(folder)
         ...     except IncompleteError as error:
-        ...         print(str(error).partition("is finished: ")[2])
+        ...         print(str(error).partition("compared: ")[2])
         1 queued
     """
     sweep = SweepFolder.open(folder)
@@ -144,14 +146,16 @@ def collect(
     missing: dict[tuple[str, str], str] = {}
     for cell in sweep.cells():
         for name in cell.audits:
-            audit = finished_audit(sweep, cell, name)
-            if audit is None:
-                missing[cell.name, name] = cell_status(sweep, cell).state
+            audit = _audit(sweep, cell, name)
+            if audit is None or not audit.complete:
+                sampled = audit is not None and audit.finished
+                missing[cell.name, name] = "estimated from a sample" if sampled else cell_status(sweep, cell).state
                 continue
             key = (_data(cell, name), name, audit.outcomes.meta.threat or "")
             methods.setdefault(key, {}).setdefault(cell.method, []).append(audit)
     if not methods:
-        raise IncompleteError(f"no audit in {folder} is finished: {counts_text(sweep_status(folder))}")
+        states = ", ".join(f"{count} {state}" for state, count in Counter(missing.values()).items())
+        raise IncompleteError(f"no audit in {folder} can be compared: {states or 'its plan has no audits'}")
     groups = tuple(
         Group(*key, Comparison({name: tuple(audits) for name, audits in audits_of.items()}))
         for key, audits_of in methods.items()
@@ -165,13 +169,10 @@ def collect(
     return dataclasses.replace(collected, files=(*_write(collected, sweep, place), *exports))
 
 
-def finished_audit(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
-    """An audit of a cell, or None if it is not finished."""
+def _audit(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
+    """An audit of a cell, or None if there is none."""
     folder = sweep.audit(cell, name)
-    if not (folder / ABOUT).is_file() or not (folder / "outcomes").is_dir():
-        return None
-    audit = Audit.load(folder)
-    return audit if audit.complete else None
+    return Audit.load(folder) if (folder / ABOUT).is_file() and (folder / "outcomes").is_dir() else None
 
 
 def _data(cell: Cell, name: str) -> str:
@@ -209,9 +210,7 @@ def _context(collected: Collection, sweep: SweepFolder, out: Path) -> dict[str, 
     others = "" if done == len(status) else f": {counts_text(status)}"
     sentences = [f"{done} of {len(status)} cells are finished{others}."]
     if collected.missing:
-        sentences.append(
-            "Means and intervals are over the finished seeds; the last table lists the audits that are not."
-        )
+        sentences.append("Means and intervals are over the finished seeds; the last table lists the others.")
     return {
         "title": f"Sweep: {sweep.path.name}",
         "over": ["classwise sweep", sweep.path.name],

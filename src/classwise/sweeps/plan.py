@@ -119,6 +119,8 @@ class Plan:
             raise ClasswiseError("plan: recipes or models must be given, such as recipes: [at]")
         if self.models and not self.data:
             raise ClasswiseError("plan: models need data, such as data: [cifar10]")
+        if self.models and not self.audits:
+            raise ClasswiseError("plan: models need audits, such as audits: {full: {attack: autoattack}}")
 
     @staticmethod
     def read(source: str | Path | Mapping[str, Any] | Plan) -> Plan:

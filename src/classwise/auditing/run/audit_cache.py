@@ -48,7 +48,7 @@ def cached_folder(cache: Path, ready: Inputs, suite: Suite) -> Path | None:
     """
     if all(map(_of_this_package, suite.attacks.values())) and isinstance(ready.source, Images):
         return cache / _hash(ready, ready.source)
-    logger.info("the audit is not cached: attacks of your own and streamed data have no hash")
+    logger.warning("the audit is not cached: attacks of your own and streamed data have no hash")
     return None
 
 

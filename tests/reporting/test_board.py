@@ -172,7 +172,7 @@ def test_an_audit_in_place_of_a_row_keeps_what_is_stated_of_its_training(tmp_pat
 def test_a_name_and_what_is_stated_of_it_apply_to_an_audit_given_twice() -> None:
     one = audit_of("at", 0.2)
     for given in ([one, {"ours": one}], [{"ours": one}, one]):
-        board = cw.board(given, extra_data={"ours": True})
+        board = cw.board(given, extra_data={"ours": True})  # type: ignore[arg-type]
         assert board.table[["model", "extra_data"]].values.tolist() == [["ours", True]]
     again = dataclasses.replace(audit_of("cfa", 0.6), name="at")
     numbered = cw.board([one, again], extra_data={"at-2": True}).table

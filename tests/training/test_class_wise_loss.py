@@ -128,6 +128,7 @@ def test_recipes_that_need_the_trainer_are_refused(recipe: str, fields: dict[str
 
 
 def test_missing_validation_images_and_class_sampling_are_refused() -> None:
+    check_refused("steps_per_epoch = 0: must be", ClassWiseLoss, "at", [5, 5], steps_per_epoch=0, threat="Linf:0.1")
     assert "recipe 'cfa-at' reads valid.robust; give validation images, valid=" in refused(
         ClassWiseLoss("cfa-at", [5, 5], steps_per_epoch=1).end_epoch, nn.Identity()
     )

@@ -241,6 +241,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("logit-similarity", {"reduction.strength": -1}, "strength = -1"),
         ("critical-class", {"schedules.0.weight": -1}, "weight = -1"),
         ("auto-beta", {"schedules.0.start_epoch": 0}, "start_epoch = 0"),
+        ("cfa-at", {"schedules.0.start_epoch": -3}, "start_epoch = -3"),
         ("fat", {"objective.tau": [0, 1]}, "tau must have one value more than milestones"),
         ("sy-far", {"reduction.smoothing": 0}, "smoothing = 0"),
         ("codat", {"reduction.rho": -1}, "rho = -1"),

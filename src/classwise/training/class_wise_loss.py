@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import pydantic
 import torch
 from torch import Tensor, nn
 
@@ -72,7 +73,7 @@ class ClassWiseLoss(nn.Module):
         recipe: str | Mapping[str, Any] | Recipe,
         class_counts: Sequence[int] | Tensor,
         *,
-        steps_per_epoch: int,
+        steps_per_epoch: Annotated[int, pydantic.Field(ge=1)],
         threat: ThreatLike | None = None,
         class_names: Sequence[str] | None = None,
         teacher: nn.Module | None = None,

@@ -6,11 +6,14 @@ With radii in either direction at a constant mean radius (ours).
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor
 
-from classwise.core.settings.config import NonNegative, Number, Share, configurable
+from classwise.core.settings import limits
+from classwise.core.settings.config import Integer, NonNegative, Number, Share, configurable
 from classwise.training.classes.signals import ClassSettings, Signals
 from classwise.training.schedules.base import Classes, ClassSchedule, State, latest
 from classwise.training.schedules.class_weighting import apply_class_weights
@@ -38,7 +41,7 @@ class _RobustAccuracySchedule(ClassSchedule):
 class _Calibration(_RobustAccuracySchedule):
     """A constant multiplied by lambda + t from ``start_epoch`` on."""
 
-    start_epoch: int = 0
+    start_epoch: Annotated[Integer, pydantic.Field(ge=0, le=limits.COUNT)] = 0
 
     def _scaled(self, constant: Tensor, shift: float, state: State, epoch: int) -> Tensor:
         """Compute (shift + t) constant from ``start_epoch`` on, (C,); the constant where t is NaN."""

@@ -48,6 +48,8 @@ def test_a_model_card_on_request(audit: str, classwise: Classwise) -> None:
     assert "card: evidence/README.md" in classwise(*words, "--card").out
     assert Path("evidence/README.md").read_text().startswith("---\nlicense: unknown\n")
     assert classwise("evidence", "verify", "evidence").status == 0
+    said = classwise("report", "evidence", "--check")  # it has a manifest in place of checksums
+    assert (said.status, "classwise evidence verify evidence" in said.err) == (2, True)
 
 
 def test_verification_exits_with_1_if_anything_differs(audit: str, classwise: Classwise) -> None:

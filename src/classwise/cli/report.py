@@ -12,7 +12,7 @@ import classwise as cw
 from classwise.cli import console
 from classwise.cli.help import OUTPUT
 from classwise.cli.options import grouped, new_file, new_folder, out_option, pairs, printing_beside
-from classwise.core.errors import ClasswiseError, IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError, quoted
 
 NAMED = 5
 """Number of damaged files that an error message names."""
@@ -167,11 +167,15 @@ def _check(folder: Path) -> None:
     """Verify the checksums of a folder.
 
     Raises:
-        ClasswiseError: if a file differs or is missing; it names the first ones.
+        ClasswiseError: if a file differs or is missing; it names the first ones. If no file has a checksum.
     """
     from classwise.core.files.storage import check_files
+    from classwise.reporting.evidence.build import MANIFEST
 
     valid, damaged, missing, unverified = check_files(folder)
+    if not (valid or damaged or missing):
+        hint = f"; verify evidence with: classwise evidence verify {quoted(folder)}"
+        raise ClasswiseError(f"no file of {folder} has a checksum{hint if (folder / MANIFEST).is_file() else ''}")
     problems = []
     for paths, state in ((damaged, "damaged"), (missing, "missing")):
         if paths:

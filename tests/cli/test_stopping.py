@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pandas as pd
 import pytest
 import torch
 
+import classwise as cw
 from classwise.auditing.outcomes import files as outcome_files
 from classwise.auditing.outcomes.writer import OutcomeWriter
 from classwise.cli import console, main
@@ -174,6 +176,21 @@ def test_an_audit_writes_the_finished_images_and_ends_with_the_same_outcomes(
         for place in (folder, tmp_path / "whole")
     )
     pd.testing.assert_frame_equal(resumed, whole)
+
+
+def test_a_stop_beside_saved_work_says_how_to_continue(
+    classwise: Classwise, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run_folder: Path
+) -> None:
+    words = ["audit", run_folder, "--subset=30", "--attack=fgsm", "--guards=off", f"--out={tmp_path / 'audit'}"]
+    for function, more, saved in (
+        ("report", [], f"the audit is saved in {tmp_path / 'audit'}; "),  # while the page is written
+        ("audit", ["--resume"], ""),  # before the first image
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(cw, function, functools.wraps(getattr(cw, function))(lambda *_, **__: send(signal.SIGTERM)))
+            said = classwise(*words, *more)
+        assert said.status == 143
+        assert said.err.splitlines()[-1] == f"classwise: stopped by SIGTERM; {saved}continue with --resume"
 
 
 def test_a_search_writes_the_finished_images_of_its_first_pass(

@@ -147,7 +147,7 @@ def audit(
             from classwise.models.loading.loader import normalization_layer
 
             cached = None if out is not None or sharding.arguments else cache or environment_cache()
-            with console.resumable("continue with --resume"), console.progress() as listener:
+            with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
                 result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
                 if (scale := model.scale) and (isinstance(network, str) or normalization_layer(network) is None):
                     listener.log(scale)
@@ -163,7 +163,8 @@ def audit(
         page = page or named
         if processes.is_main:  # before a process exits, since torchrun then stops the others
             lacks = lacking_now(result, policy)
-            with console.status_decided(decided=bool(thresholds)), printing_beside(page):
+            saved = console.resumable(f"the audit is saved in {result.path}; continue with --resume", saved=True)
+            with saved, console.status_decided(decided=bool(thresholds)), printing_beside(page):
                 cw.report(result, page, run=run)
             build.write(result, thresholds, page, policy, lacks)
             if logger is not None:

@@ -51,12 +51,12 @@ def flush_or_discard(stream: TextIO) -> None:
 
 
 @contextlib.contextmanager
-def resumable(how: str) -> Iterator[None]:
-    """Add a note on how to resume to a stop in this block, if progress was saved."""
+def resumable(how: str, *, saved: bool = False) -> Iterator[None]:
+    """Add a note on how to resume to a stop in this block, if progress was saved, or ``saved`` before it."""
     try:
         yield
     except interruption.STOPS as stop:
-        if getattr(stop, "__notes__", ()):
+        if saved or getattr(stop, "__notes__", ()):
             stop.add_note(how)
         raise
 

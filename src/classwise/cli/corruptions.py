@@ -94,7 +94,7 @@ def corruptions(
         folder = out or model.folder(run, "corruptions", name if run else f"{name}-corruptions")
         settings["device"] = device
         with process_group() as processes:
-            with console.resumable("continue with --resume"), console.progress() as listener:
+            with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
                 found = audit_corruptions(
                     network,
                     source,

@@ -94,7 +94,7 @@ def curve(
         settings |= sharding.arguments
         with process_group() as processes:
             if cluster.on is None:
-                with console.resumable("continue with --resume"), console.progress() as listener:
+                with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
                     found = cw.robustness_curve(network, images, norm, asked.suite, progress=listener, **settings)
             else:
                 given = {**vars(model), **vars(data), **vars(asked), "threat": threat, "rounds": rounds}

@@ -147,7 +147,7 @@ def train(
             raise ClasswiseError(f"{folder} contains a run; give another --out for the runs of --seeds")
         used = trackers if processes.is_main else TrackerOptions()
         runs = []
-        with console.resumable("continue with --resume"), console.progress() as listener:
+        with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
             for number, place in folders.items():
                 if len(folders) > 1:
                     listener.log(f"seed {number}: {place}")

@@ -97,7 +97,7 @@ def worst_class(
         network = model.load(images, device)
         if not processes.is_main:
             return
-        with console.resumable("continue with --resume"), console.progress() as listener:
+        with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
             found = cw.find_worst_class(
                 network, images, ball, asked.suite, progress=listener, **{**settings, "device": device}
             )

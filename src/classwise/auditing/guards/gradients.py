@@ -122,6 +122,8 @@ def misleading_gradients(evidence: Evidence, probe: Probe) -> Result:
     return f"{what}: misleading gradients.", share
 
 
+WEAK_OR_MASKED = "weak attacks or masked gradients"
+"""What it means that an attack without the gradient at each step finds more."""
 WEAK_SHARE = 0.03
 """Threshold on the share of images on which a weak attack (one step, or noise) succeeds and the suite does not."""
 
@@ -168,7 +170,7 @@ def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
         return None
     where = "" if found.label is None else f", {percent(found.share)} of {evidence.name_of(found.label)}"
     what = f"Single-step attacks ({quoted(short)}) succeed on {found.extra} more images than multi-step attacks"
-    return f"{what}{where}: masked gradients.", found.extra / found.images
+    return f"{what}{where}: {WEAK_OR_MASKED}.", found.extra / found.images
 
 
 def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attack: str) -> Result:
@@ -188,7 +190,7 @@ def weak_attack_warning(evidence: Evidence, probe: Probe, success: Tensor, attac
         return None
     where = "" if worst is None else f", most in {evidence.name_of(worst)}"
     what = f"{percent(extra / count)} of a sample survive the suite but not {attack}{where}"
-    return f"{what}: masked gradients.", extra / count
+    return f"{what}: {WEAK_OR_MASKED}.", extra / count
 
 
 LATE_SHARE, LATE_CLASS_SHARE = 0.02, 0.05
@@ -299,7 +301,7 @@ def black_box_stronger(evidence: Evidence) -> Result:
     external = any(isinstance(evidence.attacks.get(label), ExternalAttack) for label in black)
     kind = "Attacks without gradients of this model" if external else "Gradient-free attacks"
     what = f"{kind} ({quoted(black)}) succeed on {count} than gradient-based ones"
-    return f"{what}: masked gradients.", found.extra / found.images
+    return f"{what}: {WEAK_OR_MASKED}.", found.extra / found.images
 
 
 def _undecided(extra: int, robust: int, images: int) -> Result:

@@ -38,7 +38,7 @@ from classwise.models.weights import METADATA_KEY
 from classwise.papers import catalogue
 from classwise.papers.store import Store
 from classwise.sweeps.cells import Cell, SweepFolder
-from classwise.sweeps.collect import finished_audit
+from classwise.sweeps.collect import audit_of
 from classwise.sweeps.executors.run import prepare_sweep
 from classwise.sweeps.jobs import JOB, Job
 from classwise.sweeps.plan import read_recipe
@@ -142,7 +142,7 @@ def _run_calls(sweep: SweepFolder, deadline: float, rates: Rates | None) -> bool
     for cell in sorted(sweep.cells(), key=lambda cell: cell.seed):
         run = Run(sweep.run(cell))
         for number, audit in enumerate(cell.audits if cell.model else (None, *cell.audits), 1):
-            if _trained(run) if audit is None else finished_audit(sweep, cell, audit):
+            if _trained(run) if audit is None else _audited(sweep, cell, audit):
                 continue
             remaining = deadline - time.monotonic()
             too_long = audit is None and rates is not None and not first and _seconds(cell, rates) > remaining
@@ -229,6 +229,11 @@ def unpack(folder: Path, root: Path) -> None:
 def _trained(run: Run) -> bool:
     """Whether a run is finished and its files are shrunk."""
     return run.recipe_file.is_file() and run.complete and not run.state_file.is_file()
+
+
+def _audited(sweep: SweepFolder, cell: Cell, name: str) -> bool:
+    audit = audit_of(sweep, cell, name)
+    return audit is not None and audit.complete
 
 
 def _seconds(cell: Cell, rates: Rates) -> float:

@@ -56,7 +56,7 @@ def resumable(how: str, *, saved: bool = False) -> Iterator[None]:
     try:
         yield
     except interruption.STOPS as stop:
-        if saved or getattr(stop, "__notes__", ()):
+        if saved or hasattr(stop, "__notes__"):
             stop.add_note(how)
         raise
 

@@ -146,7 +146,7 @@ def collect(
     missing: dict[tuple[str, str], str] = {}
     for cell in sweep.cells():
         for name in cell.audits:
-            audit = _audit(sweep, cell, name)
+            audit = audit_of(sweep, cell, name)
             if audit is None or not audit.complete:
                 sampled = audit is not None and audit.finished
                 missing[cell.name, name] = "estimated from a sample" if sampled else cell_status(sweep, cell).state
@@ -169,7 +169,7 @@ def collect(
     return dataclasses.replace(collected, files=(*_write(collected, sweep, place), *exports))
 
 
-def _audit(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
+def audit_of(sweep: SweepFolder, cell: Cell, name: str) -> Audit | None:
     """An audit of a cell, or None if there is none."""
     folder = sweep.audit(cell, name)
     return Audit.load(folder) if (folder / ABOUT).is_file() and (folder / "outcomes").is_dir() else None

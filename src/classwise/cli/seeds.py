@@ -134,7 +134,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     if len(audits) > 1:
         mean = cw.Comparison({name: tuple(audits.values())}, group=group).table.iloc[0]
         rows.append(method_row(f"mean of {len(audits)} seeds", mean))
-    columns, cells = ("seed", *heads(each.alpha)[2:]), [(row[0], *row[2:]) for row in rows]
+    columns, cells = ("seed", *heads(each.alpha, group)[2:]), [(row[0], *row[2:]) for row in rows]
     console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
     name_of_interval = formatting.lowest_interval_name(each.alpha, group)
     equal = any(len(names) > 1 for names in each.lowest_classes.values())

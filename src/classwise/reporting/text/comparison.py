@@ -26,7 +26,7 @@ def comparison_parts(comparison: Comparison | Crossing) -> Iterator[str | TextTa
         yield from _untested(comparison)
         return
     rows = [method_row(name, row) for name, row in comparison.table.iterrows()]
-    columns = heads(comparison.alpha)
+    columns = heads(comparison.alpha, comparison.group)
     if any(comparison.teachers.values()):
         columns.insert(1, "teacher")
         rows = [
@@ -90,10 +90,11 @@ def _warnings(comparison: Comparison | Crossing) -> Iterator[str]:
         yield f"warning ({warning['name']}): {warning['sentence']}"
 
 
-def heads(alpha: float) -> list[str]:
+def heads(alpha: float, group: str | None) -> list[str]:
     """The heads of a table with a row for each method."""
+    lowest = "worst class" if group is None else "worst group"
     level, titles = f"{100 * (1 - alpha):g} %", [metric.title for metric in _others()]
-    return ["method", "seeds", "n", "clean", "overall", level, "worst", level, "worst class", *titles]
+    return ["method", "seeds", "n", "clean", "overall", level, "worst", level, lowest, *titles]
 
 
 def optional_heads() -> tuple[str, ...]:

@@ -15,9 +15,12 @@ import classwise as cw
 from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
+from classwise.attacks.engine import AttackInputs
 from classwise.attacks.external import ExternalAttack
 from classwise.attacks.gradient.ascent import PGD
 from classwise.attacks.losses import towards
+from classwise.core.compute.precision import EXACT
+from classwise.core.compute.rng import CounterRNG
 from classwise.core.settings.config import make
 from classwise.threat.ball import Norm, Threat
 from tests.refusals import check_refused
@@ -213,3 +216,14 @@ def test_any_radius_any_seed(seed: int, epsilon: float, norm: Norm, name: str) -
     result = cw.attack(model, x, correct(model, x), attack, threat=threat, seed=seed)
     assert float(threat.distance(result, x).max()) <= epsilon + 1e-6
     assert 0 <= float(result.min()) <= float(result.max()) <= 1
+
+
+@pytest.mark.parametrize("name", ["apgd-t", "external", "nattack", "pgd-t", "transfer"])
+def test_training_runs_attacks_that_read_clean_logits_or_leave_the_ball(name: str) -> None:
+    """Training calls `run` with a forward pass that counts nothing, and without clean logits."""
+    model, x, threat = Small().eval(), images(), Threat("Linf", 0.1)
+    inputs = AttackInputs(x, correct(model, x), torch.arange(len(x)), threat, CounterRNG(0))
+    found = named(name).run(EXACT.forward(model), inputs)
+    assert not torch.equal(found, x)
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+    assert float(threat.distance(found, x).max()) <= 0.1 + 1e-6

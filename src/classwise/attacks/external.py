@@ -127,6 +127,10 @@ class ExternalAttack(Attack):
             "done": torch.ones_like(state["done"]),
         }
 
+    def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
+        """Run the attack on a batch of training; images that leave the ball are projected."""
+        return inputs.threat.project(super().run(model, inputs).nan_to_num(0.0), inputs.x)
+
     def described(self) -> dict[str, Any]:
         """The fields for the outcomes' metadata; objects are given by the name of their class or function."""
         named = {name: _name(getattr(self, name)) for name in ("attack", "build", "model")}
@@ -266,8 +270,11 @@ def _compare_radius(attack: Any, epsilon: float | Tensor) -> None:
 
 @contextmanager
 def _counted(forward: Any, module: nn.Module | None, count: int, slots: int) -> Iterator[None]:
-    """Count the module's passes; add their mean over ``count`` images, times ``slots``, to those of ``forward``."""
-    if module is None:
+    """Count the module's passes; add their mean over ``count`` images, times ``slots``, to those of ``forward``.
+
+    Training counts none.
+    """
+    if module is None or not hasattr(forward, "forwards"):
         yield
         return
     passes = {"forwards": 0, "backwards": 0}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from classwise.core.compute.precision import Forward
@@ -199,6 +200,9 @@ class Attack(Described, ABC):
 
     def run(self, model: Forward, inputs: AttackInputs) -> Tensor:
         """Run all steps of one start on a fixed batch, as training does; return the last iterate, shaped like ``x``."""
+        if self.needs_reference and inputs.reference is None:
+            with torch.no_grad():
+                inputs = replace(inputs, reference=model(inputs.x))
         state = self.start(model, inputs)
         for _ in range(self.length):
             state = self.step(model, inputs, state)

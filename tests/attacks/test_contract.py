@@ -17,11 +17,11 @@ from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.transfer import Transfer
 from classwise.attacks.engine import AttackInputs
 from classwise.attacks.external import ExternalAttack
-from classwise.attacks.gradient.ascent import PGD
+from classwise.attacks.gradient.ascent import PGD, Ascent
 from classwise.attacks.losses import towards
 from classwise.core.compute.precision import EXACT
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.settings.config import make
+from classwise.core.settings.config import configurable, make
 from classwise.threat.ball import Norm, Threat
 from tests.refusals import check_refused
 
@@ -227,3 +227,16 @@ def test_training_runs_attacks_that_read_clean_logits_or_leave_the_ball(name: st
     assert not torch.equal(found, x)
     assert 0 <= float(found.min()) <= float(found.max()) <= 1
     assert float(threat.distance(found, x).max()) <= 0.1 + 1e-6
+
+
+def test_a_loss_without_gradient_is_named() -> None:
+    @configurable
+    class Counting(Ascent):
+        def loss(self, logits: Tensor, y: Tensor, inputs: AttackInputs) -> Tensor:
+            del inputs
+            return (logits.argmax(1) == y).float()
+
+    model, x = Small().eval(), images()
+    check_refused(
+        "loss of the attack does not depend on", cw.attack, model, x, correct(model, x), Counting(), threat="Linf:0.1"
+    )

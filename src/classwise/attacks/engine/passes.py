@@ -474,7 +474,13 @@ class ImageGradients:
 
     def _total(self, loss: Loss) -> Tensor:
         with torch.enable_grad():
-            return loss(self.logits).sum()
+            total = loss(self.logits).sum()
+        if not total.requires_grad:
+            raise ClasswiseError(
+                "the loss of the attack does not depend on the logits in autograd: it detaches them, or counts "
+                "predictions; use a differentiable loss"
+            )
+        return total
 
 
 def _network_of(model: Forward) -> nn.Module | None:

@@ -76,7 +76,9 @@ def test_what_leaves_the_ball_is_brought_back_and_judged_by_the_model() -> None:
 
 def test_not_a_number_is_no_image() -> None:
     model, x = Small(3).eval(), images(32)
-    done = run(ExternalAttack(attack=lambda x, y: x + torch.nan * y.view(-1, 1, 1, 1)), model, x, Threat("Linf", 0.1))
+    attack = ExternalAttack(attack=lambda x, y: x + torch.nan * y.view(-1, 1, 1, 1))
+    with pytest.warns(UserWarning, match="returns NaN in 32 of 32 images, replaced by 0"):
+        done = run(attack, model, x, Threat("Linf", 0.1))
     assert bool(done.x.isfinite().all())
     assert float(Threat("Linf", 0.1).distance(done.x, done.x0).max()) <= 0.1 + 1e-6
 

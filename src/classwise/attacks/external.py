@@ -168,6 +168,8 @@ class ExternalAttack(Attack):
         if what:
             raise ClasswiseError(f"{_name(attack)} returns {what}; expected images of shape {tuple(x.shape)}")
         adversarial = adversarial.detach().to(x.device)
+        if missing := int(adversarial.isnan().flatten(1).any(1).sum()):
+            warnings.warn(f"{_name(attack)} returns NaN in {missing} of {len(x)} images, replaced by 0", stacklevel=2)
         return adversarial.to(x.dtype) if adversarial.is_floating_point() else adversarial.to(x.dtype) / 255
 
     def _loaded_attack(self, module: nn.Module | None) -> Callable[..., Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from classwise.training.schedules.cfa import CCR
 from classwise.training.schedules.csr import ConfusionSpectrum, spectral_weights
 
 from ..attacks.models import Linear, Small, images
+from ..refusals import check_refused
 from .by_hand import remembering
 
 
@@ -302,3 +304,10 @@ def test_the_passes_of_a_step_equal_the_declared_cost(name: str) -> None:
     torch.stack(list(objective.step(model, batch, points, ClassSettings()).terms.values())).sum().backward()  # type: ignore[no-untyped-call]
     said = Recipe.read("at", {"objective": name, "attack": "pgd:steps=10"}).parts.passes
     assert (model.forwards, model.backwards) == (said.forward, said.to_image + said.to_weights)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1)])
+def test_a_term_is_one_loss_for_each_image(shape: tuple[int, ...]) -> None:
+    """A mean would be multiplied by the mean of the class weights, which then have no effect."""
+    message = rf"'robust' of the loss has shape {re.escape(str(shape))} for 3 images; return one loss for each image"
+    check_refused(message, Step, {"robust": torch.ones(shape)}, robust_logits=torch.zeros(3, 2))

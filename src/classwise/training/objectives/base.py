@@ -93,12 +93,24 @@ class Step:
         robust_logits: logits on the attacked images, (N, classes), or None if not computed.
         steps: number of steps of the inner attack at whose start the image was classified correctly, (N,), or None if
             not counted.
+
+    Raises:
+        ClasswiseError: if a term is not one loss for each image.
     """
 
     terms: dict[str, Tensor]
     clean_logits: Tensor | None = None
     robust_logits: Tensor | None = None
     steps: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        logits = self.clean_logits if self.robust_logits is None else self.robust_logits
+        for name, term in self.terms.items():
+            if logits is not None and term.shape != logits.shape[:1]:
+                raise ClasswiseError(
+                    f"the term {name!r} of the loss has shape {tuple(term.shape)} for {len(logits)} images; return one "
+                    f"loss for each image, a tensor of shape {tuple(logits.shape[:1])}"
+                )
 
     @property
     def logits(self) -> Tensor:

@@ -252,20 +252,26 @@ def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Resu
     what = f"Hardly any image of any class {what}"
     if first := _unsolved(evidence, fault):
         return f"{what}: {first}, and then judge the radius.", math.nan
-    what = f"{what}, so the radius is too {fault} to compare classes"
+    reason = f"{what}, so the radius is too {fault} to compare classes"
     if probe is None or not evidence.clean.any():
-        return f"{what}.", math.nan
-    found = _searched_radius(evidence.clean, probe, fault)
-    images = int(evidence.clean.sum())
+        return f"{reason}.", math.nan
+    images, found = int(evidence.clean.sum()), _searched_radius(evidence.clean, probe, fault)
     if found is None and fault == "large":
-        return f"{what}, and a short search did not find another one.", math.nan
+        return f"{reason}, and a short search did not find another one.", math.nan
     if found is None:  # too small a radius is no explanation, since the attacks are weak or gradients masked
         return None if images >= FEW else undecided(FEW, images)
     radius, success = found
     threat = f"{probe.threat.norm}:{radius:g}"
-    share = f"{success} of the {images} correctly classified images in a sample of {len(probe)}"
-    what = f"{what}; at about {threat} PGD of {SEARCH.steps} steps succeeds on {share}"
+    share = f"PGD of {SEARCH.steps} steps succeeds on {success} of the {images} correctly classified images in a sample"
+    if fault == "small" and radius <= _largest(probe):
+        return f"{what}, but at this radius {share} of {len(probe)}: the attacks are too weak.", math.nan
+    what = f"{reason}; at about {threat} {share} of {len(probe)}"
     return f"{what}: repeat the audit with --threat {threat} and another --out.", radius
+
+
+def _largest(probe: Probe) -> float:
+    """The radius of the audit, of several the largest."""
+    return float(torch.as_tensor(probe.threat.epsilon).max())
 
 
 def _one_digit(radius: float) -> float:
@@ -282,10 +288,10 @@ def _searched_radius(clean: Tensor, probe: Probe, fault: Fault) -> tuple[float, 
 
     Returns:
         The radius and the number of successes: of the radii that may be the one of half the images, one with one digit,
-        if there is one, else two. None if the range of the search has no radius with successes on about half of the
-        images, or there are some at a radius that seems too small.
+        if there is one, else two. That of the audit if it seems too small and the attack succeeds there. None if the
+        range of the search has no radius with successes on about half of the images.
     """
-    norm, epsilon = probe.threat.norm, float(torch.as_tensor(probe.threat.epsilon).max())
+    norm, epsilon = probe.threat.norm, _largest(probe)
     grey, images = grey_radius(norm, probe.batch.x.shape[1:]), int(clean.sum())
 
     def successes(radius: float) -> int:
@@ -294,8 +300,8 @@ def _searched_radius(clean: Tensor, probe: Probe, fault: Fault) -> tuple[float, 
     rounds = ROUNDS
     if fault == "small":
         rounds -= 1
-        if significant_class(np.array([successes(epsilon)]), np.array([images]), SAME_SHARE) is not None:
-            return None
+        if significant_class(np.array([(success := successes(epsilon))]), np.array([images]), SAME_SHARE) is not None:
+            return epsilon, success
     most = min(epsilon, grey) if fault == "large" else grey
     least = most / RATIO if fault == "large" else max(epsilon, most / RATIO)
     low, high, tried = least, most, []

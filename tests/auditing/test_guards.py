@@ -918,7 +918,7 @@ def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
     given = evidence_of(toys.model(scale=2.0), every_fourth(100), attacks="fgsm")
     report = run_guards(given, "auto")[1]
     assert report.images == 16
-    assert report.undecided["normalised-outside"].endswith("in the sample; --guards full takes up to 128")
+    assert report.undecided["normalised-outside"].endswith("in the sample; --guards full takes up to 100")
     assert "normalised-outside" not in run_guards(given, "full")[1].undecided
 
 

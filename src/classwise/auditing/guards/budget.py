@@ -68,7 +68,7 @@ def run_guards(
     found |= others
     if len(probe) < images:
         found |= {
-            name: Undecided(f"{result.reason} in the sample; --guards full takes up to {SAMPLE}")
+            name: Undecided(f"{result.reason} in the sample; --guards full takes up to {images}")
             for name, result in found.items()
             if isinstance(result, Undecided) and result.for_images and GUARDS[name].reads_of(evidence) != "outcomes"
         }

@@ -346,7 +346,7 @@ def test_across_one_field_the_others_must_agree() -> None:
         (one, audited(1), {"across": "threat"}, "same threat, Linf:8/255"),
         (one, weak, {"across": "early_stop"}, "unknown field to compare across"),
         (one, weak, {"across": "threat", "attack": "clean"}, "clean accuracy does not depend on the threat"),
-        (one, weak, {"across": "attacks"}, "differ in threat"),
+        (one, weak, {"across": "attacks"}, "differ in threat: .*; use audits with the same threat and early stop$"),
         (made(AT, 0), made(AT, 1), {"across": "threat"}, "'a' has no recorded threat"),
     ]
     for first, second, options, message in refused:

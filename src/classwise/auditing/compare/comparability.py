@@ -65,13 +65,17 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     _check("data", one, other, _data)
     _check_grouping(one, other, group)
     ignored = CROSSED.get(across or "", ())
+    differing: dict[str, tuple[str, str]] = {}
     for field, read in _fields(attack).items():
         if field in ignored:
             continue
         first, second = (read(named.audit, attack) for named in (one, other))
         if first.key != second.key and (read is not _code or (first.stated and second.stated)):
             texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
-            raise _difference(field, one, other, *texts)
+            differing[field] = texts
+    for field, texts in differing.items():
+        more = [name for name in differing if name not in (field, *CROSSED.get(field, ()))]
+        raise _difference(field, one, other, *texts, more)
 
 
 def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
@@ -147,15 +151,18 @@ def _check(field: str, one: Named, other: Named, read: Callable[[Meta], FieldVal
         raise _difference(field, one, other, first.text, second.text)
 
 
-def _difference(field: str, one: Named, other: Named, first: str, second: str) -> ClasswiseError:
-    hint = f", or across={field!r} (--across {field}) to compare them without tests" if field in CROSSED else ""
-    if field == "attacks":
+def _difference(
+    field: str, one: Named, other: Named, first: str, second: str, more: Sequence[str] = ()
+) -> ClasswiseError:
+    crossed = field in CROSSED and not more
+    hint = f", or across={field!r} (--across {field}) to compare them without tests" if crossed else ""
+    if field == "attacks" and crossed:
         hint += ", or for tests of two attacks by class classwise.analysis.drop.drop with one audit that has both"
     if UNSTATED in first or UNSTATED in second:
         hint += ", or predictions of both (Outcomes.from_predictions), whose settings are not checked"
     return ClasswiseError(
         f"{one.name} and {other.name} differ in {field}: {_short(first)} and {_short(second)}; use audits with "
-        f"the same {field}{hint}"
+        f"the same {' and '.join((field, *more))}{hint}"
     )
 
 

@@ -87,6 +87,7 @@ def test_attacks_and_suites_are_cited_too() -> None:
     assert keys("fab") == ["croce2020minimally"]
     suite = ["croce2020reliable", "croce2021mind", "croce2020minimally", "andriushchenko2020square"]
     assert keys("autoattack") == suite
+    assert keys("classwise.attacks.gradient.ascent:PGD") == keys("pgd")
     assert PAPERS["carlini2017towards"].line().startswith("Carlini and Wagner, Towards Evaluating")
     assert PAPERS["madry2018towards"].line().startswith("Madry et al., ")
 

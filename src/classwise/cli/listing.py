@@ -370,6 +370,6 @@ def cite(
         about = ". ".join(text.rstrip(".") for text in (recipe.description, recipe.source) if text)
         typer.echo(one_line(f"% {name}: {about or 'no description'}".replace("@", "")))  # @ begins an entry
     if not found:
-        typer.echo(f"% {name}: no paper; standard technique, or introduced by classwise")
+        typer.echo(f"% {name}: no paper; a standard technique, or introduced by its code")
         return
     typer.echo("\n\n".join(paper.bibtex() for paper in found))

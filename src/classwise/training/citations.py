@@ -10,6 +10,7 @@ from classwise.attacks import ATTACKS
 from classwise.attacks.suites import SUITES, members
 from classwise.core.settings.bibliography import OtherSource, Paper, papers_of
 from classwise.core.settings.config import parse_spec
+from classwise.core.settings.registry import load_object
 from classwise.core.version import __version__
 from classwise.data import AUGMENTATIONS
 from classwise.training import AVERAGERS, CRITERIA, LR_SCHEDULES, OBJECTIVES, OPTIMISERS, REDUCTIONS, SCHEDULES, UPDATES
@@ -54,7 +55,7 @@ def papers(name: str) -> list[Paper | OtherSource]:
     """Return the papers of a recipe, a run, a part, an attack or a suite, each once, in the order of recipe fields.
 
     Args:
-        name: a name, the YAML file of a recipe, or a run folder; ``classwise``: this package.
+        name: a name, the YAML file of a recipe, a run folder, or ``package.module:Class``; ``classwise``: this package.
 
     Raises:
         ClasswiseError: if the name is unknown, or the file or the folder has no valid recipe.
@@ -64,7 +65,7 @@ def papers(name: str) -> list[Paper | OtherSource]:
     recipe = recipe_of(name)
     if recipe is not None:
         return papers_of(source for part in recipe.described_parts for source in part.sources())
-    parts = _parts(name)
+    parts = [load_object(name, "part")] if ":" in name else _parts(name)
     if not parts:
         raise unknown_recipe(
             name, "recipe, part or attack", [*SUITES, *(part for registry in PARTS for part in registry)]

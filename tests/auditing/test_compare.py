@@ -341,11 +341,13 @@ def test_across_threats_there_are_no_tests(tmp_path: Path) -> None:
 def test_across_one_field_the_others_must_agree() -> None:
     one = audited(0)
     weak = audited(1, epsilon=1 / 255, threat="Linf:1/255", early_stop=False)
+    other = audited(1, epsilon=1 / 255, threat="Linf:1/255", specs={"pgd": {**PGD, "steps": 50}})
     refused: list[tuple[Audit, Audit, dict[str, Any], str]] = [
         (one, weak, {"across": "threat"}, "differ in early stop"),
         (one, audited(1), {"across": "threat"}, "same threat, Linf:8/255"),
         (one, weak, {"across": "early_stop"}, "unknown field to compare across"),
         (one, weak, {"across": "threat", "attack": "clean"}, "clean accuracy does not depend on the threat"),
+        (one, other, {"across": "attacks"}, "use audits with the same threat$"),
         (one, weak, {"across": "attacks"}, "differ in threat: .*; use audits with the same threat and early stop$"),
         (made(AT, 0), made(AT, 1), {"across": "threat"}, "'a' has no recorded threat"),
     ]

@@ -67,15 +67,15 @@ def check_alike(one: Named, other: Named, attack: str, group: str | None, across
     ignored = CROSSED.get(across or "", ())
     differing: dict[str, tuple[str, str]] = {}
     for field, read in _fields(attack).items():
-        if field in ignored:
-            continue
         first, second = (read(named.audit, attack) for named in (one, other))
         if first.key != second.key and (read is not _code or (first.stated and second.stated)):
             texts = _differing(one.audit, other.audit, attack) if read is _attacks else (first.text, second.text)
             differing[field] = texts
     for field, texts in differing.items():
-        more = [name for name in differing if name not in (field, *CROSSED.get(field, ()))]
-        raise _difference(field, one, other, *texts, more)
+        if field not in ignored:
+            others = [name for name in differing if name not in (field, *CROSSED.get(field, ()))]
+            more = [name for name in others if name not in ignored]
+            raise _difference(field, one, other, *texts, more, crossed=not others)
 
 
 def unstated(audits: list[Audit], attack: str) -> tuple[str, ...]:
@@ -152,9 +152,9 @@ def _check(field: str, one: Named, other: Named, read: Callable[[Meta], FieldVal
 
 
 def _difference(
-    field: str, one: Named, other: Named, first: str, second: str, more: Sequence[str] = ()
+    field: str, one: Named, other: Named, first: str, second: str, more: Sequence[str] = (), *, crossed: bool = True
 ) -> ClasswiseError:
-    crossed = field in CROSSED and not more
+    crossed = crossed and field in CROSSED
     hint = f", or across={field!r} (--across {field}) to compare them without tests" if crossed else ""
     if field == "attacks" and crossed:
         hint += ", or for tests of two attacks by class classwise.analysis.drop.drop with one audit that has both"

@@ -65,7 +65,7 @@ def papers(name: str) -> list[Paper | OtherSource]:
     recipe = recipe_of(name)
     if recipe is not None:
         return papers_of(source for part in recipe.described_parts for source in part.sources())
-    parts = [load_object(name, "part")] if ":" in name else _parts(name)
+    parts = [load_object(name, "part")] if ":" in name and "=" not in name else _parts(name)
     if not parts:
         raise unknown_recipe(
             name, "recipe, part or attack", [*SUITES, *(part for registry in PARTS for part in registry)]

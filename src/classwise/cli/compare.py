@@ -214,7 +214,7 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     from classwise.reporting.facts.comparison_sentences import comparison_warnings
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
-    facts["warnings"] = comparison_warnings(comparison.audits)
+    facts["warnings"] = comparison_warnings(comparison.audits, comparison.group)
     facts["environments"] = {
         name: [audit.environment for audit in audits] for name, audits in comparison.audits.items()
     }

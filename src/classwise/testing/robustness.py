@@ -20,6 +20,7 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import checked
 from classwise.reporting.evidence.facts import not_as_required
+from classwise.reporting.facts.audit_summary import shown_warnings
 from classwise.reporting.facts.condition_text import result_text
 from classwise.reporting.formatting import lowest_interval_name, plural, singular
 from classwise.stats.rational import as_rational, rational_text
@@ -139,6 +140,6 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
         lines.append(f"{name}, for new images: [{in_percent(lowest.low):.1f}, {in_percent(lowest.high):.1f}]")
     else:
         lines.append(f"  unknown: {result.outcomes.gap}")
-    lines += [f"warning ({warning.name}): {warning.sentence}" for warning in result.warnings]
+    lines += [f"warning ({warning.name}): {warning.sentence}" for warning in shown_warnings(result, result.group)]
     lines += [f"audit: {result.path}"] if result.path is not None else []
     return "\n".join(lines)

@@ -180,7 +180,7 @@ def _held(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThresho
     assert isinstance(comparison, cw.Comparison)
     others = comparison.names[1:]
     if not others:
-        raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
+        raise ClasswiseError("a condition compares with the first method; give at least two methods")
     return {
         text: {name: threshold.holds(comparison, name) for name in others} for text, threshold in thresholds.items()
     }

@@ -286,7 +286,9 @@ def test_what_settle_refuses(data: Images, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_the_cost_is_that_of_a_full_audit_at_most(data: Images) -> None:
     settled = estimate(model(), data, EPSILON, "autoattack", settle=0.01, **QUICK)
-    assert settled.forwards == estimate(model(), data, EPSILON, "autoattack", **QUICK).forwards
+    whole = estimate(model(), data, EPSILON, "autoattack", **QUICK)
+    assert settled.forwards == whole.forwards
+    assert ["of a full audit" in found.note for found in (settled, whole)] == [True, False]
 
 
 def test_guards_also_see_survivors_outside_the_sample(sampled: Audit, full: Audit, data: Images) -> None:

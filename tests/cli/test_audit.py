@@ -211,6 +211,9 @@ def test_a_page_by_another_grouping_replaces_none(classwise: Classwise, run: Pat
     assert "night" in (folder / "page-light.html").read_text(encoding="utf-8")
     assert (folder / "page.html").read_bytes() == first
     assert f"page: {folder / 'page.html'}" in classwise(*words, "--resume").out
+    refused = classwise(*words[:-1], f"--out={tmp_path / 'b'}", "--group=light", "--fail-if=0(all) < 0.1").refusal
+    assert "unknown measure or class in condition '0(all) < 0.1': '0'" in refused
+    assert not (tmp_path / "b").exists()
 
 
 @pytest.fixture

@@ -238,6 +238,11 @@ def test_bad_conditions_and_exports_are_one_line(
     assert message in classwise("compare", *audits, *words).refusal
 
 
+def test_a_condition_requires_a_second_method(classwise: Classwise, audits: list[Path]) -> None:
+    refusal = classwise("compare", audits[0], "--require=worst(all) >= 0").refusal
+    assert refusal.endswith("a condition compares with the first method; give at least two methods")
+
+
 def test_a_comparison_is_exported(classwise: Classwise, audits: list[Path], tmp_path: Path) -> None:
     printed = classwise("compare", *audits, "--export=csv,tex", "--files", tmp_path / "tables").printed
     names = {path.name for path in (tmp_path / "tables").iterdir()}

@@ -96,6 +96,7 @@ def test_the_table_of_the_seeds_is_by_group(capsys: pytest.CaptureFixture[str], 
     lines = capsys.readouterr().out.splitlines()
     assert all(" middle " in line for line in lines[2:5])
     assert "lowest frequency group accuracy" in lines[5]
+    assert lines[6].endswith("lowest frequency group; worst frequency group is that of the lowest mean")
     mean = _facts(tmp_path, audits, {}, len(audits))["mean"]
     assert (mean["worst_class"], mean["worst"]) == ("middle", 0.5)
 

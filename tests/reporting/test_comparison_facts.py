@@ -223,7 +223,8 @@ def _terminal(made: Compared, comparison: Comparison) -> None:
     table = next(iter(comparison_parts(comparison)))
     assert isinstance(table, TextTable)
     percents = f"{100 - 100 * made.alpha:g} %"
-    heads = ["method", "seeds", "n", "clean", "overall", percents, "worst", percents, "worst class"]
+    lowest = "worst class" if comparison.group is None else "worst group"
+    heads = ["method", "seeds", "n", "clean", "overall", percents, "worst", percents, lowest]
     assert list(table.columns) == [*heads, "worst 20 %", "class-wise variance", "MCD", "asymmetry", "target share"]
     for name, line in zip(made.correct, table.rows, strict=True):
         row = made.rows[name]

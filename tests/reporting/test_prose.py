@@ -22,6 +22,9 @@ from classwise.auditing.compare.compare import compare
 from classwise.auditing.guards.report import AuditWarning
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
+from classwise.cli.builds import BuildOptions
+from classwise.cli.compare import comparison_facts
+from classwise.cli.tables import audit_facts
 from classwise.reporting import formatting, report
 from classwise.reporting.facts.audit_summary import AuditSummary
 from classwise.reporting.facts.sentences import AuditFacts, confusion_sentences, lead, uncertainty
@@ -171,6 +174,13 @@ def test_a_page_by_groups_says_nothing_about_the_selection_of_classes(tmp_path: 
         page = report(audit, tmp_path / "page.html").read_text(encoding="utf-8")
         assert ("2 classes may be the worst." in page) == ("2 classes may be the worst." in text(audit)) == said
         assert ("Accuracy per class under every attack" in page) == said
+        assert len(audit_facts(audit)["warnings"]) == said
+        comparison = compare({"a": by_class, "b": audit}, group=audit.group)
+        assert ("2 classes may be the worst." in text(comparison)) == said
+        assert len(comparison_facts(comparison)["warnings"]) == said
+        files = [tmp_path / name for name in ("a.sarif", "page.html")]
+        BuildOptions(sarif=files[0]).write(audit, {}, files[1])
+        assert ("2 classes may be the worst." in files[0].read_text(encoding="utf-8")) == said
 
 
 def test_groups_without_a_name_are_called_groups() -> None:

@@ -14,7 +14,9 @@ import pytest
 from torch import Tensor
 
 from classwise.auditing.criteria.thresholds import Threshold
-from classwise.core.errors import ClasswiseError
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.auditing.run.result import Audit
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.reporting.facts.condition_text import result_text
 from classwise.stats.intervals import lowest_interval
 from classwise.stats.rational import as_rational
@@ -141,11 +143,26 @@ def test_the_modes_of_the_model_are_restored(tmp_path: Path) -> None:
         assert all(module.training for module in net.modules())
 
 
-def test_the_message_names_the_weakest_classes_only() -> None:
+@pytest.mark.parametrize(("group", "row", "more"), [(None, "class", "classes"), ("site", "site group", "site groups")])
+def test_the_message_names_the_weakest_classes_only(group: str | None, row: str, more: str) -> None:
     data = images(count=240, classes=12)
-    with pytest.raises(AssertionError, match="and 2 more classes"):
-        assert_robust(model(12), data, worst=1.0, **SETTINGS | {"threat": "Linf:0.2"})
+    data = data.with_column("site", data.y, [f"site {number}" for number in range(12)])
+    with pytest.raises(AssertionError, match=f"and 2 more {more}") as caught:
+        assert_robust(model(12), data, worst=1.0, group=group, **SETTINGS | {"threat": "Linf:0.2"})
+    assert f"\naccuracy by {row} under all, in percent (" in str(caught.value)
     assert robustness.SHOWN == 10
+
+
+def test_a_condition_that_is_met_fails_beside_one_that_is_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As classwise audit does, in any order of the conditions."""
+    whole = assert_robust(model(), images(), worst=0.0, **SETTINGS).outcomes
+    part = Audit(Outcomes(whole.frame[whole.frame["attack"] == "clean"], whole.meta))
+    monkeypatch.setattr(robustness, "audit", lambda *given, **options: part)
+    undecided, met = "overall(all) <= 0", "overall(clean) > 0"
+    with pytest.raises(AssertionError, match="overall under clean is"):
+        assert_robust(model(), images(), fail_if=[undecided, met], **SETTINGS)
+    with pytest.raises(IncompleteError, match="is undecided"):
+        assert_robust(model(), images(), fail_if=[undecided], **SETTINGS)
 
 
 TESTS = """

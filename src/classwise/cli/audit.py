@@ -124,9 +124,9 @@ def audit(
         device = sharding.device(cluster, local_device(str(options["device"])), options)
         options = {**options, "device": device}
         images = data.open(run, options["seed"])
-        if options["group"] is None and images.class_names is not None:
+        if known := _groups(images, group_name(options["group"])):
             for threshold in thresholds.values():
-                threshold.check_group(images.class_names)
+                threshold.check_group(known)
         if seeds:
             place = {"name": f"{images.name}-{images.split}", "out": out, "resume": resume}
             audit_all_seeds(seeds, images, threat, asked.suite, thresholds, policy, {**options, **place}, json=json)
@@ -198,6 +198,15 @@ def _thresholds(asked: Flags, build: BuildOptions, policy: Policy | None) -> dic
 
     threat, attacks, _ = asked_by(asked.options, asked.threat_of(None), asked.suite)
     return build.thresholds(parse_attacks(attacks, norm_of(threat)), policy)
+
+
+def _groups(images: cw.Images | Stream, group: str | None) -> tuple[str, ...]:
+    """Names of the classes, or of the groups; empty if they are known only with the model."""
+    if group is None:
+        return images.class_names or ()
+    if group == "superclass":
+        return images.superclass_names
+    return images.columns[group].names if isinstance(images, cw.Images) and group in images.columns else ()
 
 
 def _check_cache(cache: Path | None, out: Path | None, sharding: ShardOptions) -> None:

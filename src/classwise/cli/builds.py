@@ -131,6 +131,7 @@ class BuildOptions:
         if self.junit is None and self.sarif is None:
             return
         from classwise.reporting.exports.builds import checks_of, policy_checks, write_junit, write_sarif
+        from classwise.reporting.facts.audit_summary import shown_warnings
         from classwise.reporting.facts.sentences import objective_caveat
 
         criteria = {} if policy is None else policy.thresholds
@@ -140,4 +141,4 @@ class BuildOptions:
         if self.junit is not None:
             write_junit(self.junit, checks, result.name, caveat)
         if self.sarif is not None:
-            write_sarif(self.sarif, checks, page, result.warnings, caveat)
+            write_sarif(self.sarif, checks, page, shown_warnings(result, result.group), caveat)

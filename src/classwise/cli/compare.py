@@ -180,7 +180,7 @@ def _held(comparison: Comparison | Crossing, thresholds: dict[str, ChangeThresho
     assert isinstance(comparison, cw.Comparison)
     others = comparison.names[1:]
     if not others:
-        raise ClasswiseError("--fail-if compares with the first method; give at least two methods")
+        raise ClasswiseError("a condition compares with the first method; give at least two methods")
     return {
         text: {name: threshold.holds(comparison, name) for name in others} for text, threshold in thresholds.items()
     }
@@ -214,7 +214,7 @@ def comparison_facts(comparison: Comparison | Crossing) -> dict[str, Any]:
     from classwise.reporting.facts.comparison_sentences import comparison_warnings
 
     facts: dict[str, Any] = {"attack": comparison.attack, "notes": comparison.notes}
-    facts["warnings"] = comparison_warnings(comparison.audits)
+    facts["warnings"] = comparison_warnings(comparison.audits, comparison.group)
     facts["environments"] = {
         name: [audit.environment for audit in audits] for name, audits in comparison.audits.items()
     }

@@ -121,6 +121,7 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     """A row for each seed, and the mean of all with the interval over seeds and images."""
     from classwise.auditing.compare.comparison import population
     from classwise.reporting import formatting
+    from classwise.reporting.facts.audit_summary import shown_warnings
     from classwise.reporting.facts.provenance import weights_name
     from classwise.reporting.facts.sentences import caveats
     from classwise.reporting.text.comparison import heads, method_row, optional_heads
@@ -138,13 +139,14 @@ def _show(folder: Path, audits: Mapping[int, cw.Audit], total: int) -> None:
     console.show(columns, cells, f"{name}: accuracy in percent under all", optional=optional_heads())
     name_of_interval = formatting.lowest_interval_name(each.alpha, group)
     equal = any(len(names) > 1 for names in each.lowest_classes.values())
-    first = "; of equally low classes the first" if equal else ""
+    first = f"; of equally low {formatting.plural(group)} the first" if equal else ""
     console.echo(f"intervals per seed: new images, fixed model; beside worst, the {name_of_interval}{first}")
     if len(audits) > 1:
-        lowest = "worst is the mean of each seed's lowest class; worst class is that of the lowest mean"
+        row = formatting.singular(group)
+        lowest = f"worst is the mean of each seed's lowest {row}; worst {row} is that of the lowest mean"
         console.echo(f"mean over seeds: {population({name: len(audits)})}; {lowest}")
     for seed, audit in audits.items():
-        for warning in audit.warnings:
+        for warning in shown_warnings(audit, group):
             console.echo(f"warning, seed {seed} ({warning.name}): {warning.sentence}")
         for caveat in caveats(audit):
             console.echo(f"seed {seed}: {caveat}")

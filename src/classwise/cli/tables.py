@@ -11,6 +11,7 @@ from classwise.reporting import formatting
 
 def audit_facts(result: cw.Audit) -> dict[str, Any]:
     """Results of an audit as JSON-compatible data, accuracies as fractions; bounds only for an incomplete audit."""
+    from classwise.reporting.facts.audit_summary import shown_warnings
     from classwise.reporting.facts.incomplete import report_of
     from classwise.reporting.facts.repeats import repeats_facts
     from classwise.reporting.facts.sentences import caveats
@@ -38,7 +39,7 @@ def audit_facts(result: cw.Audit) -> dict[str, Any]:
         "summary": result.by_attack.to_dict("index"),
         "worst": worst,
         "estimate": None if result.complete else report_of(result).facts,
-        "warnings": [warning._asdict() for warning in result.warnings],
+        "warnings": [warning._asdict() for warning in shown_warnings(result, result.group)],
         "caveats": caveats(result),
         "guards": None if result.guards is None else dataclasses.asdict(result.guards),
         "repeats": repeats_facts(result),

@@ -20,8 +20,9 @@ from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.rounding import in_percent
 from classwise.core.settings.arguments import checked
 from classwise.reporting.evidence.facts import not_as_required
+from classwise.reporting.facts.audit_summary import shown_warnings
 from classwise.reporting.facts.condition_text import result_text
-from classwise.reporting.formatting import lowest_interval_name
+from classwise.reporting.formatting import lowest_interval_name, plural, singular
 from classwise.stats.rational import as_rational, rational_text
 from classwise.testing.cache import cache_folder
 from classwise.threat.ball import ThreatLike
@@ -71,8 +72,8 @@ def assert_robust(
     Raises:
         AssertionError: if a condition is met; the message has the weakest classes, and the interval of the lowest class
             accuracy.
-        IncompleteError: if a condition depends on images that are not judged, or the audit is not as the policy
-            requires.
+        IncompleteError: if none is met, and one depends on images that are not judged, or the audit is not as the
+            policy requires.
         ClasswiseError: without a requirement, with a cache beside ``out``, ``resume`` or shards, or as
             `classwise.audit`.
 
@@ -93,9 +94,10 @@ def assert_robust(
     if not {"out", "resume"} & options.keys():
         options["cache"] = cache or environment_cache() or cache_folder()
     result = audit(model, data, threat, attacks, **options)
-    failed = [threshold for threshold in conditions if threshold.holds(result)]
-    if failed:
+    if failed := [threshold for threshold in conditions if threshold.decide(result)]:
         raise AssertionError(_message(result, failed))
+    for threshold in conditions:
+        threshold.holds(result)  # raises an error if it is undecided
     if policy is not None and (lacks := not_as_required(result, policy, dt.datetime.now(dt.UTC))):
         raise IncompleteError(f"the audit is not as the policy requires: {' '.join(lacks)}")
     return result
@@ -129,15 +131,15 @@ def _message(result: Audit, failed: Sequence[Threshold]) -> str:
     lines = ["the model is not robust enough"]
     lines += [f"  {result_text(result, threshold)}" for threshold in failed]
     over = (f"{len(result.outcomes)} images", meta.threat, ", ".join(result.attacks))
-    lines.append(f"accuracy by class under all, in percent ({'; '.join(filter(None, over))}):")
+    lines.append(f"accuracy by {singular(result.group)} under all, in percent ({'; '.join(filter(None, over))}):")
     if result.complete:
         table = result.by_class.sort_values("all", kind="stable")
         lines += [f"  {name}: {in_percent(row['all']):.1f}" for name, row in table.head(SHOWN).iterrows()]
-        lines += [f"  and {len(table) - SHOWN} more classes"] if len(table) > SHOWN else []
+        lines += [f"  and {len(table) - SHOWN} more {plural(result.group)}"] if len(table) > SHOWN else []
         lowest, name = result.worst_class(), lowest_interval_name(result.alpha, result.group)
         lines.append(f"{name}, for new images: [{in_percent(lowest.low):.1f}, {in_percent(lowest.high):.1f}]")
     else:
         lines.append(f"  unknown: {result.outcomes.gap}")
-    lines += [f"warning ({warning.name}): {warning.sentence}" for warning in result.warnings]
+    lines += [f"warning ({warning.name}): {warning.sentence}" for warning in shown_warnings(result, result.group)]
     lines += [f"audit: {result.path}"] if result.path is not None else []
     return "\n".join(lines)

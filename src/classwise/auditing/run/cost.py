@@ -47,6 +47,8 @@ PILOT_SECONDS = 10.0
 """Seconds after which `estimate` stops attacking a sample."""
 PILOT = 64
 """Number of images in this sample, at most."""
+OF_ALL = "the estimate is of a full audit; with settle (--settle) the last attacks run on a sample"
+"""Note on an estimate with ``settle``."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ class CostEstimate:
         guard_passes: forward and backward passes of the guards, at most.
         guard_minutes: approximate duration of the guards, at most.
         batch_size: images on the device at once.
-        note: why the batch size is not the default one, or may not fit into memory, and why the radius is implausibly
-            large; else empty.
+        note: why the batch size is not the default one, or may not fit into memory, why the radius is implausibly
+            large, and that ``settle`` is not estimated; else empty.
     """
 
     images: int
@@ -311,7 +313,7 @@ def _range(
         guard_passes=guards,
         guard_minutes=guards / passes * highest.seconds / 60,
         batch_size=engine.batch_size,
-        note="; ".join(filter(None, (ready.note, ready.large_radius))),
+        note="; ".join(filter(None, (ready.note, ready.large_radius, OF_ALL if ready.meta.settle else ""))),
     )
 
 

@@ -96,7 +96,7 @@ def audit_seeds(
         if (folder_for(given) / ABOUT).is_file():
             raise ClasswiseError(
                 f"{given} already contains an audit; if only outputs changed: add --resume, which loads finished "
-                "audits and continues others; or give another out"
+                "audits and continues others; or give another --out"
             )
     started, max_time = time.monotonic(), options.get("max_time")
     audits: dict[int, Audit] = {}

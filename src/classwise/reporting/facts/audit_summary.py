@@ -32,9 +32,9 @@ CUMULATIVE = "cumulative"
 """Label of counts in a cascade: an image counts as correct if it survives this attack and all earlier ones."""
 
 
-def shown_warnings(audit: Audit) -> list[AuditWarning]:
+def shown_warnings(audit: Audit, group: str | None) -> list[AuditWarning]:
     """The warnings of an audit; by groups without the one on the selection of the worst class, which is not shown."""
-    return [warning for warning in audit.warnings if audit.group is None or warning.name != SAME_IMAGES]
+    return [warning for warning in audit.warnings if group is None or warning.name != SAME_IMAGES]
 
 
 def is_cumulative(meta: Meta, name: str) -> bool:

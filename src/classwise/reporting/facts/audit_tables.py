@@ -77,10 +77,15 @@ def class_table(summary: AuditSummary) -> Table:
     return Table(caption, heads, rows, " ".join(filter(None, notes)))
 
 
-def ties_note(every: Iterable[ClassCounts]) -> str:
-    """Which class is the worst one under an attack with several classes of the lowest accuracy; empty without one."""
+def ties_note(every: Iterable[ClassCounts], kind: str | None) -> str:
+    """Which class is the worst one under an attack with several classes of the lowest accuracy; empty without one.
+
+    Args:
+        every: the counts under each attack.
+        kind: the grouping; None: the class.
+    """
     tied = any((counts.accuracy == worst_class(counts.accuracy).accuracy).sum() > 1 for counts in every)
-    return "Worst class: of equally low classes the first." if tied else ""
+    return f"Worst {formatting.singular(kind)}: of equally low {formatting.plural(kind)} the first." if tied else ""
 
 
 def bold_note(summary: AuditSummary) -> str:
@@ -117,7 +122,7 @@ def attack_table(summary: AuditSummary) -> Table:
     images = formatting.counted(int(summary.under_all.count.sum()), "image")
     bold = "Bold: under all attacks together." if summary.attacked else ""
     cumulative = CUMULATIVE_NOTE if summary.meta.cascade else ""
-    notes = [f"On {images}.", bold, ties_note(summary.counts.values()), cumulative]
+    notes = [f"On {images}.", bold, ties_note(summary.counts.values(), summary.kind), cumulative]
     text = " ".join(filter(None, [*notes, failures_note(summary.inputs.values())]))
     caption = f"Results per attack, percent [{formatting.level(summary.alpha)} interval]"
     return ExplainedTable(caption, heads, rows, text, about_columns=partial(_about_columns, summary))

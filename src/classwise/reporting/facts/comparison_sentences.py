@@ -11,6 +11,7 @@ from classwise.auditing.compare.comparison import Comparison, Pair, narrowing
 from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
+from classwise.reporting.facts.audit_summary import shown_warnings
 from classwise.reporting.facts.comparison_tables import MAX_METHODS, exceeds_all, methods_of, unexceeded_methods
 from classwise.reporting.facts.sentences import Headline
 from classwise.stats.intervals import Estimate
@@ -182,12 +183,12 @@ def run_name(name: str, number: int, seeds: int) -> str:
     return name if seeds == 1 else f"{name}, run {number + 1} of {seeds}"
 
 
-def comparison_warnings(methods: Mapping[str, tuple[Audit, ...]]) -> list[dict[str, str]]:
-    """Warnings of all audits, prefixed with the methods or single runs that raised them."""
+def comparison_warnings(methods: Mapping[str, tuple[Audit, ...]], group: str | None = None) -> list[dict[str, str]]:
+    """Warnings of all audits, compared by a grouping, prefixed with the methods or single runs that raised them."""
     runs_by_warning: dict[tuple[str, str], dict[str, list[int]]] = {}
     for name, audits in methods.items():
         for number, audit in enumerate(audits):
-            for warning in audit.warnings:
+            for warning in shown_warnings(audit, group):
                 runs_by_warning.setdefault((warning.name, warning.sentence), {}).setdefault(name, []).append(number)
     all_runs = {name: list(range(len(audits))) for name, audits in methods.items()}
     shown = []

@@ -191,8 +191,9 @@ def measured(audit: Audit, threshold: Threshold) -> Measured:
     elif threshold.metric is not None:
         _, low, high = threshold.metric.estimate(audit.inputs(threshold.attack), audit.alpha)
     if threshold.group is None and measure == "worst":
-        label = worst_class(counts.accuracy).label
-        group = audit.group_names[label]
+        if not threshold.measure.endswith("split"):  # which is of several classes
+            label = worst_class(counts.accuracy).label
+            group = audit.group_names[label]
         name = formatting.lowest_interval_name(audit.alpha, audit.group)
     of = slice(None) if label is None else label
     images, correct = int(counts.count[of].sum()), int(counts.correct[of].sum())

@@ -113,7 +113,7 @@ def audit_context(audit: Audit, summary: AuditSummary, run: Run | None = None, v
         "strip": both_widths(summary.strip, viewer=viewer),
         "viewer": viewer,
         "metrics": _key_metrics(summary),
-        "warnings": shown_warnings(audit),
+        "warnings": shown_warnings(audit, audit.group),
         "caveats": sentences.caveats(audit),
         "uncertainty": sentences.uncertainty(facts),
         "bars": _bars(summary, viewer),

@@ -48,7 +48,7 @@ def _untested(comparison: Comparison | Crossing) -> dict[str, Any]:
     return shown | {
         "over": _over(comparison),
         "population": formatting.sentence(comparison.population) if isinstance(comparison, Crossing) else "",
-        "warnings": comparison_warnings(comparison.audits),
+        "warnings": comparison_warnings(comparison.audits, comparison.group),
         "notes": comparison.notes,
         "settings": _settings(comparison.audits),
     }
@@ -89,7 +89,7 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "classes": both_widths(class_dots, comparison) if len(comparison.names) <= MAX_METHODS else None,
         "class_table": class_table(comparison).first(),
         "pairs": [_pair(comparison, pair) for pair in comparison.pairs],
-        "warnings": comparison_warnings(comparison.audits),
+        "warnings": comparison_warnings(comparison.audits, comparison.group),
         "curves": _curves(comparison.audits),
         "settings": _settings(comparison.audits),
         "population": formatting.sentence(population(comparison.seeds)),

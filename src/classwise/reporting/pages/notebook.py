@@ -11,7 +11,7 @@ from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
 from classwise.reporting.escape import markup_text
-from classwise.reporting.facts.audit_summary import AuditSummary
+from classwise.reporting.facts.audit_summary import AuditSummary, shown_warnings
 from classwise.reporting.facts.comparison_tables import class_dots
 from classwise.reporting.facts.incomplete import report_of
 from classwise.reporting.facts.sentences import AuditFacts, headline
@@ -67,5 +67,5 @@ def _parts(result: Result) -> tuple[str, str, Drawing | None]:
         partial = report_of(result)
         return partial.headline, partial.note, partial.drawing()
     summary = AuditSummary.of(result)
-    warnings = "; ".join(warning.sentence for warning in result.warnings)
+    warnings = "; ".join(warning.sentence for warning in shown_warnings(result, result.group))
     return "".join(headline(AuditFacts.of(summary))), warnings and f"Warnings: {warnings}", summary.bars(summary.main)

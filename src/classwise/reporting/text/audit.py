@@ -62,7 +62,7 @@ def audit_parts(result: Audit) -> Iterator[str | TextTable]:
     yield ""
     yield (summary := _summary(result))
     yield legend(summary.columns)
-    yield from filter(None, (ties_note(result.counts(str(name)) for name in result.by_attack.index),))
+    yield from filter(None, (ties_note((result.counts(str(name)) for name in result.by_attack.index), result.group),))
     if meta.cascade:
         yield CUMULATIVE_NOTE
     yield ""
@@ -101,7 +101,7 @@ def _probabilities(result: Audit) -> Iterator[str | TextTable]:
 
 def _warnings(result: Audit) -> Iterator[str]:
     """The warnings, printed before the headline because they change how it is read."""
-    for warning in shown_warnings(result):
+    for warning in shown_warnings(result, result.group):
         yield f"warning ({warning.name}): {warning.sentence}"
 
 

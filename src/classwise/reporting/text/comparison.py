@@ -57,10 +57,11 @@ def _about(comparison: Comparison) -> str:
     level = f"{100 * (1 - comparison.alpha):g} %"
     lowest = f"; beside worst, the {formatting.lowest_interval_name(comparison.alpha, comparison.group)}"
     several = any(number > 1 for number in comparison.seeds.values())
-    lowest_of_each = "of worst the mean of each seed's lowest class; worst class is that of the lowest mean"
+    row, rows = formatting.singular(comparison.group), formatting.plural(comparison.group)
+    lowest_of_each = f"of worst the mean of each seed's lowest {row}; worst {row} is that of the lowest mean"
     over = f"; of several seeds the means, {lowest_of_each}" if several else ""
     equal = any(len(names) > 1 for names in comparison.lowest_classes.values())
-    first = "; of equally low classes the first" if equal else ""
+    first = f"; of equally low {rows} the first" if equal else ""
     return f"{level}: interval of the preceding number{lowest}{over}{first}"
 
 
@@ -86,7 +87,7 @@ def _untested(comparison: Comparison | Crossing) -> Iterator[str | TextTable]:
 
 
 def _warnings(comparison: Comparison | Crossing) -> Iterator[str]:
-    for warning in comparison_warnings(comparison.audits):
+    for warning in comparison_warnings(comparison.audits, comparison.group):
         yield f"warning ({warning['name']}): {warning['sentence']}"
 
 

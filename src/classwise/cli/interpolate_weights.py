@@ -25,7 +25,6 @@ from classwise.cli.options import (
 )
 from classwise.core.errors import ClasswiseError
 from classwise.core.rounding import in_percent
-from classwise.training.worst_classes import resolve_worst
 
 
 @grouped
@@ -113,6 +112,8 @@ def interpolate_weights(
             )
             for share, row in tried.iterrows()
         ]
+        from classwise.training.worst_classes import resolve_worst
+
         lowest = {"class": "worst", "fifth": "worst fifth"}[resolve_worst("auto", classes)]
         console.show(["share of the fine-tuned", f"overall + {lowest}, %", "worst class, %", ""], rows)
         typer.echo(f"{found.path}; selected on {given.images}, so its accuracies there are too high on average")

@@ -577,8 +577,8 @@ HOMING_SCALES: Mapping[Name, Scale] = {
     "smoke": CLASSWISE["smoke"].with_overrides(epochs=1),
     "small": replace(
         SMALL.with_overrides(epochs=8),
-        about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 8 epochs in bfloat16 for each of twelve models: "
-        "indicative, with wide intervals",
+        about="5,000 images of CIFAR-10, a quarter-width PreActResNet-18, 8 epochs in float32 for each of twelve "
+        "models: indicative, with wide intervals",
     ),
 }
 NAMED_PAIRS = ((3, 5), (1, 9), (0, 8))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from classwise.papers.catalogue import paper, papers
 from classwise.papers.claims import Measurement, Test
 from classwise.papers.experiment import Findings, Training, recipe_at
 from classwise.papers.interval_estimators import exactly, interval, over_trainings
@@ -94,6 +95,20 @@ def test_repetitions_have_other_seeds() -> None:
             ]
             assert len(set(seeds)) == 6
             assert seeds[:2] == [0, 1]
+
+
+@pytest.mark.parametrize("item", ["benz20/P1.1", "cfa23/F4"])
+def test_notes_are_true_of_any_number_of_trainings(item: str, tmp_path: Path) -> None:
+    """The evidence states their number, and the intervals cover the variation between several of them."""
+    (result,) = run(item, "smoke", tmp_path / "store", trainings=2)
+    assert not [verdict.note for verdict in result.verdicts if "one training" in verdict.note]
+
+
+@pytest.mark.parametrize("name", papers())
+def test_no_declared_note_counts_trainings(name: str) -> None:
+    declared = [test for one in paper(name).experiments.values() for test in one.get("tests", ())]
+    counted = [test["note"] for test in declared if "one training" in test.get("note", "")]
+    assert all("printed" in note for note in counted)  # those of the paper
 
 
 @pytest.mark.slow

@@ -26,8 +26,16 @@ def test_no_scale_chooses_the_arithmetic_by_the_processor(item: str) -> None:
     for name, dtypes in arithmetic.items():
         if name in (scales_of := experiment(item).scales):
             trainings = experiment(item).trainings(scales_of[name])
-            assert {recipe_at(scales_of[name], one).precision.dtype for one in trainings.values()} <= dtypes
+            recipes = [recipe_at(scales_of[name], one) for one in trainings.values()]
+            assert {recipe.precision.dtype for recipe in recipes} <= dtypes
             assert scales_of[name].precision.dtype == "float32" or not trainings
+            about = scales_of[name].about
+            assert not recipes or ("bfloat16" in about) == (dtypes == {"bfloat16"})
+            if "PreActResNet-18" in about:
+                others = {recipe.name.removesuffix("-short") for recipe in recipes if recipe.model.name == "resnet18"}
+                assert others <= {"mart"}
+            else:
+                assert "ResNet-18" not in about or not recipes
 
 
 def test_the_guide_states_the_images_of_costly_attacks() -> None:

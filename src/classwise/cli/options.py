@@ -45,7 +45,7 @@ Estimate = Annotated[
     bool,
     typer.Option(
         "--estimate",
-        help="Time a few passes, print the predicted passes and minutes, then exit.",
+        help="Time a few passes, print the predicted passes and time, then exit.",
         rich_help_panel=COMPUTE,
     ),
 ]

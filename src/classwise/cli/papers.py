@@ -63,11 +63,15 @@ def list_items(
     names: Papers = None,
     store: StoreFolder = STORE,
     scale: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--scale", metavar=SCALES, help="With --estimate: scale of the forecast.", rich_help_panel=TRAINING
+            "--scale",
+            metavar=SCALES,
+            help="With --estimate: scale of the forecast.",
+            show_default="full",
+            rich_help_panel=TRAINING,
         ),
-    ] = "full",
+    ] = None,
     trainings: Trainings = None,
     estimate: Annotated[
         bool,
@@ -82,10 +86,10 @@ def list_items(
 ) -> None:
     """List the items of the papers, or with --estimate their costs.
 
-    Columns: the scales at which an item can run, or with --store those with
-    a result; at each scale, the number of settings that deviate from the
+    Columns: scales at which an item can run, or if the store exists those
+    with a result; at each scale, the number of settings that deviate from the
     paper; and the command that runs the item or shows the part of the
-    library that covers it.
+    library for it.
 
     \b
     Examples:
@@ -94,9 +98,11 @@ def list_items(
         classwise papers list --scale full --estimate --rates h100
     """  # noqa: D301  # \b keeps the lines of the example apart
     measured = measured_rates(rates, estimate=estimate)
-    if trainings is not None and not estimate:
-        raise ClasswiseError("--trainings requires --estimate")
+    for option, given in {"--trainings": trainings, "--scale": scale}.items():
+        if given is not None and not estimate:
+            raise ClasswiseError(f"{option} requires --estimate")
     if estimate:
+        scale = scale or "full"
         planned = cw.papers.plan(names or (), scale)
         with console.progress() as listener:
             found = cw.papers.forecast(planned, scale, trainings, rates=measured, progress=listener)
@@ -201,6 +207,8 @@ def run(
     check_device(device)
     measured = measured_rates(rates, estimate=estimate)
     if estimate:
+        if model or data:
+            raise ClasswiseError("--model and --data have no effect on --estimate; omit one or the other")
         with console.progress() as listener:
             found = cw.papers.forecast(
                 names, scale, trainings, data_sets=data_sets or (), device=device, rates=measured, progress=listener

@@ -301,6 +301,8 @@ def find(name: str) -> Item:
         if same:
             raise ClasswiseError(f"item {name!r} needs the name of its paper; write {' or '.join(same)}")
         about, _, number = name.partition("/")
+        if name in papers():
+            raise ClasswiseError(f"{name} is a paper, not an item; classwise papers list {name} shows its items")
         statement = next((one.claim for one in paper(about).claims if one.id == name), "") if about in papers() else ""
         if statement:
             raise ClasswiseError(

@@ -17,7 +17,7 @@ from torch.nn import functional
 from classwise.auditing.run.cost import estimate
 from classwise.core.compute.operations import operations_of
 from classwise.core.compute.rates import RATES, Kind, Rates
-from classwise.core.errors import unknown
+from classwise.core.errors import ClasswiseError, unknown
 from classwise.core.progress.listener import NullProgress, Progress
 from classwise.core.settings.arguments import checked
 from classwise.data import DATA
@@ -173,8 +173,8 @@ def forecast(
         progress: progress listener.
 
     Raises:
-        ClasswiseError: if an id is unknown, an experiment has no such scale or data set, or an item on a single data
-            set is limited to some.
+        ClasswiseError: if an id is unknown, an experiment has no such scale or data set, an item on a single data set
+            is limited to some, or an item evaluates models of the user.
 
     Example:
         >>> import classwise as cw
@@ -184,6 +184,12 @@ def forecast(
     """
     items = [names] if isinstance(names, str) else names
     planned = {name: _planned(name, scale, trainings, data_sets) for name in items}
+    for name, found in planned.items():
+        if experiment(name).takes_models and not found:
+            raise ClasswiseError(
+                f"{name} evaluates models of yours at scale {scale!r}, without a forecast; classwise audit MODEL "
+                "--data DIR --estimate forecasts an audit"
+            )
     together = _distinct(planned.values())
     networks = {training.network: training for training in together}
     listener = progress or NullProgress()

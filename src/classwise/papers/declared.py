@@ -70,7 +70,7 @@ class DeclaredTest:
             estimators=[_estimator(measures, *part) for part in parts],
             covers=covers,
             unit=self.unit,
-            note=self.note.format(**lists),
+            note=self.note.format(**lists).removeprefix("; "),
             limits=self.limits,
             exact=self.exact,
             basis=self.basis,

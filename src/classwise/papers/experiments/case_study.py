@@ -185,7 +185,6 @@ class BetaOfOneClass(
         }
         ends = resampled_models([tables[beta] for beta in (LOWEST, BETA)], ATTACK)
         lowest, plain = (tables[beta].counts(ATTACK) for beta in (LOWEST, BETA))
-        one_each = "one training at each beta: intervals cover the sampling of images only"
         tests = [
             Test(
                 claim="kdd21/C21",
@@ -194,7 +193,6 @@ class BetaOfOneClass(
                     ends.part(lambda a: np.asarray(a[..., 0, VICTIM] - a[..., 1, VICTIM]), 100),
                     ends.part(lambda a: np.asarray(a[..., 1, TAKER] - a[..., 0, TAKER]), 100),
                 ],
-                note=one_each,
                 cifar10=True,
             ),
             Test(
@@ -203,7 +201,7 @@ class BetaOfOneClass(
                 estimand=f"class {TAKER} minus class {VICTIM}: at beta {BETA:g} minus at {LOWEST:g}; "
                 f"at {BETA:g} plus at {LOWEST:g}",
                 estimators=[ends.part(lambda a, s=sign: _ahead(a, 1) - s * _ahead(a, 0), 100) for sign in (1, -1)],  # type: ignore[misc]
-                note=f"{one_each}; both are above zero if the distance of the two classes falls",
+                note="both are above zero if the distance of the two classes falls",
                 cifar10=True,
             ),
             Test(
@@ -211,7 +209,6 @@ class BetaOfOneClass(
                 covers=("all classes",),
                 estimand=f"MCD at beta {BETA:g} minus that at {LOWEST:g}",
                 estimators=[wider(plain, lowest)],
-                note=one_each,
             ),
         ]
         unmet = unmet_preconditions(context.scale, {f"beta {beta:g}": table for beta, table in tables.items()}, ATTACK)
@@ -544,7 +541,6 @@ def claims(predicted: Mapping[tuple[str, str], IntArray]) -> list[Test]:
             claim="kdd21/C27",
             estimand="share predicted as class 3: white with beta lowered minus white; adversarial, natural",
             estimators=[images.part(lambda a, k=kind: gain(a, k, ADJUSTED, WHITE), 100) for kind in (ATTACK, CLEAN)],  # type: ignore[misc]
-            note="one training of each: intervals cover the sampling of images only",
             cifar10=True,
         ),
         Test(
@@ -581,8 +577,8 @@ HOMING_SCALES: Mapping[Name, Scale] = {
     "smoke": CLASSWISE["smoke"].with_overrides(epochs=1),
     "small": replace(
         SMALL.with_overrides(epochs=8),
-        about="5,000 images of CIFAR-10, a quarter-width ResNet-18, 8 epochs in bfloat16 for each of twelve models: "
-        "indicative, with wide intervals",
+        about="5,000 images of CIFAR-10, a quarter-width PreActResNet-18, 8 epochs in float32 for each of twelve "
+        "models: indicative, with wide intervals",
     ),
 }
 NAMED_PAIRS = ((3, 5), (1, 9), (0, 8))
@@ -659,8 +655,7 @@ class HomingMatrix(_Homing):
                 lambda level: Estimate(*(100 * end for end in matrices.difference(level))),
                 interval(Estimate(*(end - MANY for end in share)), 100),
             ],
-            note="homing beyond a change of seed; one training without each class and one control; 'many' is "
-            "interpreted as more than a quarter",
+            note="homing beyond a change of seed; 'many' is interpreted as more than a quarter",
         )
         return Findings(
             tables=(Table("The most frequent pairs", heads, rows, note),),

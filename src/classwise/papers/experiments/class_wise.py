@@ -673,7 +673,7 @@ class DataSets(Experiment, trainings=lambda scale: declare(scale, data_sets=_dat
         """Tabulate averages and gaps of both models on each available data set; test claims C1 and C4."""
         audited, absent = audit_each(context, self.trainings(context.scale))
         fit = [data_set for data_set in audited if not data_set.fault]
-        note = f"on {', '.join(data_set.data for data_set in fit)}; one training of each model"
+        note = f"on {', '.join(data_set.data for data_set in fit)}"
         any_gap = Test(
             claim="benz20/C1",
             estimand="MCD of clean accuracy, standard training, each data set",
@@ -1155,7 +1155,7 @@ class Guidelines(Experiment, scales=CLASSWISE, trainings=METHODS):
                 covers=(part,),
                 estimand=f"worst class under PGD: {change}",
                 estimators=[pair.worst()],
-                note="one of the three guidelines, by one of several methods; one training of each",
+                note="one of the three guidelines, by one of several methods",
             )
             own = unless("; ".join(unmet[model] for model in (name, base) if model in unmet), [test])
             cells = [estimate_cell(gain(ALPHA), 1, tests=own) for gain in (pair.total(), pair.worst(), gap)]

@@ -44,7 +44,6 @@ from classwise.stats.stratified import class_mean
 from classwise.training.folder import Run, Which, epoch_weights
 from classwise.training.selection import Rule, overall, overall_plus_worst
 
-NOTE = "one training run of each method: intervals cover the sampling of images, not the variation between trainings"
 ATTACKS: Mapping[Name, Mapping[str, Spec]] = {
     "smoke": {"robust": "pgd:steps=2,step_size=1eps"},
     "small": {"robust": "pgd:steps=20,step_size=0.1eps,objective=margin"},
@@ -1064,6 +1063,6 @@ class UnfairChoice(Experiment, attacks=PGD_ATTACKS):
                 estimand="worst class on test images at the epoch selected by the sum minus that at the epoch "
                 "selected by the overall accuracy",
                 estimators=[paired_models(audits["overall + worst"], audits["overall"]).worst()],
-                note=f"both selected on the validation split; {NOTE}",
+                note="both selected on the validation split",
             )
         return Findings(tables=(table,), figures=((drawing, "Adversarial training."),), tests=[test])

@@ -141,7 +141,6 @@ class WeakClasses(Experiment, scales=PLANS):
             estimators=[columns[0].lowest_at],
             unit="",
             limits=CORRELATION,
-            note="one training of each",
             covers=self.covers(context.scale),
         )
         tests = unless(unmet, [test])

@@ -125,8 +125,9 @@ def audit(
         options = {**options, "device": device}
         images = data.open(run, options["seed"])
         if options["group"] is None and images.class_names is not None:
+            count = images.class_counts().numpy() if isinstance(images, cw.Images) else None
             for threshold in thresholds.values():
-                threshold.check_group(images.class_names)
+                threshold.check_group(images.class_names, count)
         if seeds:
             place = {"name": f"{images.name}-{images.split}", "out": out, "resume": resume}
             audit_all_seeds(seeds, images, threat, asked.suite, thresholds, policy, {**options, **place}, json=json)

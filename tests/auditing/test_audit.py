@@ -252,8 +252,12 @@ def test_examples_of_each_class_are_saved_for_the_page() -> None:
     assert 0 < np.abs(images.astype(np.float32) - clean).max() <= EPSILON + 1e-3
 
 
-def test_an_index_to_trace_that_the_data_lack_is_refused() -> None:
+def test_an_index_to_trace_that_the_data_lack_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     check_refused("has no image with the index 99999$", run, trace=[4, 99999])
+    images = toys.images()
+    source = [(x, int(y)) for x, y in zip(images.pixels(), images.y, strict=True)]
+    assert run(data=Stream(source), trace=[4, 99999]).trace is not None  # how many images there are is known at the end
+    assert "no image with the index 99999" in caplog.text
 
 
 @pytest.mark.slow

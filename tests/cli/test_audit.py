@@ -414,6 +414,7 @@ def test_many_large_images_are_read_while_they_are_attacked(
         (["--junit=a.xml"], "--junit requires a condition, such as --require 'worst(all).low >= 0.2'"),
         (["--fail-if=eleven(all) < 0.1"], "unknown measure or class in condition"),
         (["--fail-if=0(all).mid < 0.1"], "unknown end of the interval"),
+        (["--fail-if=2(all) < 0.1"], "condition '2(all) < 0.1': 0 images of this class"),
     ],
 )
 def test_bad_conditions_are_refused_before_any_attack(
@@ -423,7 +424,7 @@ def test_bad_conditions_are_refused_before_any_attack(
     assert (
         message
         in classwise(
-            "audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=20", "--out", folder, *words
+            "audit", "small-cnn", "--data=digits", "--width=0.1", "--subset=1", "--out", folder, *words
         ).refusal
     )
     assert not folder.exists()

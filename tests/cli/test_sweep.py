@@ -46,7 +46,9 @@ def test_a_sweep_its_status_and_its_resumption(classwise: Classwise, plan: Path)
         "finished",
         "failed",
     ]
-    assert classwise("sweep", "resume", "sweeps/plan").status == 3
+    resumed = classwise("sweep", "resume", "sweeps/plan")
+    assert resumed.status == 3
+    assert "cells: 1 to do" in resumed.err
     assert "failed (attempt 2)" in classwise("sweep", "status", "sweeps/plan").out
     assert classwise("sweep", "collect", "sweeps/plan").status == 3
 

@@ -25,9 +25,13 @@ def test_a_run(classwise: Classwise, run_folder: Path) -> None:
 
 def test_a_finished_run_resumes_to_itself(classwise: Classwise, run_folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in run_folder.rglob("*") if path.is_file()}
-    (facts,) = classwise(
+    said = classwise(
         "train", "cfa-at", "--budget=short", "--data=digits", f"--out={run_folder}", "--resume", "--json", *QUICK
-    ).facts
+    )
+    (facts,) = said.facts
+    assert f"the run in {run_folder} is complete" in said.err
+    assert "to do" not in said.err
+    assert "resuming" not in said.err
     assert facts["epochs"] == 2
     assert Path(facts["weights"]["best"]).is_file()
     assert {row["split"] for row in facts["last_epoch"]} == {"train", "valid", "valid-average"}

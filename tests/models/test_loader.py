@@ -269,7 +269,7 @@ def test_data_say_what_fresh_weights_are_for() -> None:
         ("resnet81", {}, "unknown model 'resnet81'; did you mean 'resnet18'"),
         ("runs/nothing", {}, "there is no file or folder runs/nothing"),
         ("nothing.safetensors", {}, "there is no file or folder nothing.safetensors"),
-        ("resnet18", {}, "num_classes is unknown; give it, or weights or data"),
+        ("resnet18", {}, "num_classes is unknown; give it, or weights, or data with class names"),
         ("tests.models.samples:Own", {}, "missing a required argument: 'num_classes'"),
         ("resnet18", {"num_classes": 3, "weights": "missing.pt"}, "cannot read the weights missing.pt"),
         (nn.ReLU(), {"num_classes": 3}, "num_classes, width, in_channels and options do not apply to a module"),

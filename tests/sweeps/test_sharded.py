@@ -127,7 +127,9 @@ def test_shards_by_hand(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     words = ["audit", str(model), *WORDS]
     place = tmp_path / "x" / "shards"
     assert main([*words, "--shard=1/2", f"--out={place / '001-of-002'}"]) == 0
-    assert "shard 1/2: 20 images in " in capsys.readouterr().out
+    assert f"{place / '001-of-002'}; merge with --shards\n" in capsys.readouterr().out
+    assert main([*words, "--shard=1/2", f"--out={tmp_path / 'y'}"]) == 0
+    assert f"{tmp_path / 'y'}; move it to DIR/shards/001-of-002 and merge, in DIR," in capsys.readouterr().out
     assert main([*words, "--shards=2", f"--out={tmp_path / 'x'}"]) == 3
     assert "1 of 2 shards are not finished: 2" in capsys.readouterr().err
     assert main([*words, "--shard=2/2", f"--out={place / '002-of-002'}", "--max-time=0.0000001"]) == 3

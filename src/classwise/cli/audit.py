@@ -124,9 +124,10 @@ def audit(
         device = sharding.device(cluster, local_device(str(options["device"])), options)
         options = {**options, "device": device}
         images = data.open(run, options["seed"])
-        if known := _groups(images, group_name(options["group"])):
+        if known := _groups(images, group := group_name(options["group"])):
+            count = images.class_counts().numpy() if group is None and isinstance(images, cw.Images) else None
             for threshold in thresholds.values():
-                threshold.check_group(known)
+                threshold.check_group(known, count)
         if seeds:
             place = {"name": f"{images.name}-{images.split}", "out": out, "resume": resume}
             audit_all_seeds(seeds, images, threat, asked.suite, thresholds, policy, {**options, **place}, json=json)

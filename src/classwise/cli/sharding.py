@@ -128,8 +128,10 @@ class ShardOptions:
             raise IncompleteError(f"shard {self.shard} is not finished; repeat the command with --resume")
         if json:
             console.show_json({"shard": self.shard, "images": images, "folder": str(folder)})
-        else:
-            console.echo(f"shard {self.shard}: {images:,} images in {folder}; merge with --shards")
+            return
+        place = self.place(folder.absolute().parent.parent)
+        merge = "merge" if place == folder.absolute() else f"move it to {self.place(Path('DIR'))} and merge, in DIR,"
+        console.echo(f"shard {self.shard}: {images:,} images in {folder}; {merge} with --shards")
 
     def place(self, folder: Path) -> Path:
         """The folder of the shard of an evaluation in ``folder``; the folder itself without ``--shard``."""

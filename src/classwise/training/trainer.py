@@ -137,8 +137,9 @@ class Trainer:
         state, steps = self.state, self.batches.steps
         if isinstance(self.progress, Logger):
             self.progress.log_recipe(self.run.path, self.recipe.yaml())
-        progress.start("training", self.recipe.epochs * steps)
-        progress.advance(state.epoch * steps + state.step)
+        if state.epoch < self.recipe.epochs:
+            progress.start("training", self.recipe.epochs * steps)
+            progress.advance(state.epoch * steps + state.step)
         saved, pause = time.monotonic(), CHECKPOINT_SECONDS
         while state.epoch < self.recipe.epochs:
             started = time.monotonic()
@@ -177,7 +178,10 @@ class Trainer:
                 check_teacher(self.run, self.teacher)
             state.load(self.run.state_file, self.recipe.digest(), self.processes.world_size, self.device)
             self._saved = state.epoch, state.step
-            self.progress.log(f"resuming at epoch {state.epoch + 1}, step {state.step}")
+            finished = state.epoch == self.recipe.epochs
+            self.progress.log(
+                self._saved_text() if finished else f"resuming at epoch {state.epoch + 1}, step {state.step}"
+            )
             return
         if self.processes.is_main:
             write_first_files(

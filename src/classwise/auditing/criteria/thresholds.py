@@ -139,17 +139,20 @@ class Condition:
                 name = f"{mark}{name}{mark}"
         return f"{name}({self.attack}){'.' if part else ''}{part} {self.comparison} {rational_text(self.limit)}"
 
-    def check_group(self, names: Sequence[str]) -> None:
+    def check_group(self, names: Sequence[str], count: IntArray | None = None) -> None:
         """Check that the class of the condition exists.
 
         Args:
             names: names of the classes, or of the groups.
+            count: (C,) images of each, of which the class must have some; None: unknown.
 
         Raises:
-            ClasswiseError: if there is no such class.
+            ClasswiseError: if there is no such class, or it has no images.
         """
         if self.group is not None and self.group not in names:
             raise unknown(f"measure or class in condition {str(self)!r}:", self.group, [*self.measures(), *names])
+        if self.group is not None and count is not None and not count[names.index(self.group)]:
+            raise ClasswiseError(f"condition {str(self)!r}: 0 images of this class")
 
     def met_by(self, value: Fraction | float) -> bool:
         """Whether a value meets the condition, so that the build fails: a fraction exactly, a float with tolerance."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -46,6 +47,8 @@ from classwise.data.image_names import or_none
 from classwise.data.images import Batch, Images
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import Threat
+
+logger = logging.getLogger(__name__)
 
 IMAGES_SHARE = 0.25
 """Largest share of a GPU's memory that the images of a piece may take, in their stored type."""
@@ -171,6 +174,7 @@ class AttackLoop:
         images, complete, duplicates = 0, False, Duplicates()
         sample: tuple[Batch, Threat] | None = None
         traces: list[pd.DataFrame] = []
+        not_traced = {*self.plan.asked["trace"]}
         try:
             with interruption.deferred():
                 for piece in self.inputs.pieces:
@@ -182,10 +186,13 @@ class AttackLoop:
                         sample = piece.batch(order[:SAMPLE]), self.plan.threat.of(order[:SAMPLE])
                     self._attack_piece(piece, part_of(order, piece.y.cpu(), self.processes))
                     traces += self._traces(piece)
+                    not_traced -= {*piece.index.tolist()} if not_traced else set()
                     if self.late:
                         break
                 else:
                     complete = True
+                    if not_traced and self.processes.is_main:
+                        logger.warning("trace: the data have no image with the index %d", min(not_traced))
                 self.writer.flush()
         except interruption.STOPS as stop:
             self.writer.flush()

@@ -209,7 +209,7 @@ def _with_reference(
     of_size = {} if inferred else options_for_size(name, image_shape)
     spec = ({} if trained else {**of_data, **of_size}) | inferred | {**given, "name": name}
     if name in MODELS and "num_classes" not in spec:
-        raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights or data to infer it from")
+        raise ClasswiseError(f"model {name!r}: num_classes is unknown; give it, or weights, or data with class names")
     built, published = _built(**spec, trained=trained)
     if checkpoint is None and published.weights is not None:
         checkpoint = read_state(published.weights, state_dict_key=state_dict_key)

@@ -144,10 +144,9 @@ def _run(folder: SweepFolder, executor: Executor, progress: Progress) -> None:
         if cell_status(folder, cell).state not in ("finished", "running"):
             folder.write_task(cell, settings)  # with the present path of the folder
             waiting[folder.task(cell).absolute()] = cell
-    progress.start("cells", len(cells))
-    progress.advance(len(cells) - len(waiting))
     if not waiting:
         return
+    progress.start("cells", len(waiting))
     with closing(executor.run(list(waiting))) as ended:  # type: ignore[type-var]  # a generator
         for finished in ended:
             status = cell_status(folder, waiting[finished.folder])

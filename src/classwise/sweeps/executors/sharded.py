@@ -69,8 +69,8 @@ def run_shards(
             if not is_finished(place):
                 write(tasks / shard.name, place, shard=str(shard), **of_shards)
                 waiting[tasks / shard.name] = shard
-        listener.start("shards", shards)
-        listener.advance(shards - len(waiting))
+        if waiting:
+            listener.start("shards", len(waiting))
         merge = tasks / "merge"
         write(merge, folder, shards=shards)
         try:

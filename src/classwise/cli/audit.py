@@ -141,7 +141,6 @@ def audit(
         # Before the attacks, so that a missing package or server is found.
         logger = stack.enter_context(trackers.logging()) if processes.is_main else None
         folder = _place(model, run, images, out, sharding)
-        group = group_name(options["group"])
         named = page_in(folder, group)
         settings = {**options, **sharding.arguments, "out": folder, "resume": resume}
         if cluster.on is None:

@@ -77,13 +77,9 @@ def test_other_data_is_another_run(tmp_path: Path) -> None:
     assert store.train(quick, IMAGES).path.name != store.train(quick, IMAGES.take(slice(0, 100))).path.name
 
 
-def test_a_store_has_a_model_in_one_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_has_a_model_in_one_arithmetic(tmp_path: Path) -> None:
     store, quick = Store(tmp_path), Recipe.read(QUICK, {"epochs": 1})
-    lines, listener = list[str](), NullProgress()
-    monkeypatch.setattr("classwise.core.compute.precision._multiplies_bfloat16", lambda _: True)
-    monkeypatch.setattr(listener, "log", lines.append)
-    first = store.train(quick, IMAGES, progress=listener)
-    assert "--set" not in "".join(lines)  # the scale sets the precision
+    first = store.train(quick, IMAGES)
     other = Recipe.read(quick, {"precision.dtype": "bfloat16"})
     check_refused(rf"{first.path.name} contains this model, trained in float32; a store", store.train, other, IMAGES)
     assert store.runs == (first.recipe_file,)

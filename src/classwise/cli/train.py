@@ -117,10 +117,7 @@ def train(
         torchrun --nproc-per-node 2 -m classwise train at --data cifar10 \\
             --device cuda
     """  # noqa: D301  # \b keeps the lines of the example apart
-    import torch
-
     from classwise.core.compute.distributed import launched, local_device
-    from classwise.core.compute.precision import slow_dtype_note
     from classwise.training.finite_checks import parse_on_nan
 
     wanted: dict[str, Any] = {**pairs(set)}
@@ -141,19 +138,16 @@ def train(
         folders = {number: folder / f"seed-{number}" for number in integers(seeds, "--seeds")}
     with launched() as processes:
         device = check_device(local_device(device))
-        note = slow_dtype_note(plan.precision, torch.device(device))
         if estimate:
             if processes.world_size > 1:
                 raise ClasswiseError("--estimate times one process; run it without torchrun")
-            _estimate(plan, len(folders), device, measured, json, note)
+            _estimate(plan, len(folders), device, measured, json)
             return
         if seeds is not None and cw.Run(folder).recipe_file.is_file():
             raise ClasswiseError(f"{folder} contains a run; give another --out for the runs of --seeds")
         used = trackers if processes.is_main else TrackerOptions()
         runs = []
         with console.resumable("continue with --resume", saved=resume), console.progress() as listener:
-            if note and not resume and processes.is_main:
-                listener.log(note)
             for number, place in folders.items():
                 if len(folders) > 1:
                     listener.log(f"seed {number}: {place}")
@@ -209,8 +203,11 @@ def _facts(run: cw.Run) -> dict[str, Any]:
     }
 
 
-def _estimate(plan: cw.Recipe, runs: int, device: str, rates: Rates | None, json: bool, note: str) -> None:
+def _estimate(plan: cw.Recipe, runs: int, device: str, rates: Rates | None, json: bool) -> None:
     """Time two steps in a temporary folder, or predict them by rates."""
+    import torch
+
+    from classwise.core.compute.precision import slow_dtype_note
     from classwise.training.cost import estimate_training
 
     cost = estimate_training(plan, device=device, rates=rates)
@@ -224,5 +221,5 @@ def _estimate(plan: cw.Recipe, runs: int, device: str, rates: Rates | None, json
         f"{plan.name}: {steps:,} steps, about {passes:,} forward and backward passes of one image, "
         f"{console.duration(seconds)} ({timed_on}; without the validation at each epoch's end)"
     )
-    if rates is None and note:
+    if rates is None and (note := slow_dtype_note(plan.precision, torch.device(device))):
         typer.echo(note)

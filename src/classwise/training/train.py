@@ -13,7 +13,7 @@ import torch
 
 from classwise.core.compute.determinism import deterministic_algorithms
 from classwise.core.compute.distributed import ProcessGroup, process_group
-from classwise.core.compute.precision import check_device
+from classwise.core.compute.precision import check_device, slow_dtype_note
 from classwise.core.compute.rng import generators_restored
 from classwise.core.errors import ClasswiseError
 from classwise.core.files.ownership import owned
@@ -180,6 +180,7 @@ def _train(
     written = run.recipe if resumed else recipe
     notes = setup_notes(recipe, images, threat, resumed=resumed)
     notes += initial
+    notes += filter(None, [slow_dtype_note(recipe.precision, torch.device(device))])
     notes += doubts
     extra = pseudo_labelled(recipe, images, run, device, unlabelled)
     teacher = load_teacher(recipe, images, device)

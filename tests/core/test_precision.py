@@ -246,7 +246,7 @@ def test_training_in_bfloat16_where_float32_is_faster_is_logged(
     train(
         "standard", out=tmp_path / "run", data=data, progress=listener, overrides={**overrides, "data.augment": "none"}
     )
-    notes = [line for line in listener.lines if "--set precision.dtype=float32 is faster" in line]
+    notes = [line for line in listener.lines if "precision.dtype=float32 is faster" in line]
     assert len(notes) == (not multiplies and dtype == "bfloat16")
 
 

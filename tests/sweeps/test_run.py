@@ -171,7 +171,7 @@ def test_collect_states_why_nothing_is_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audits: Any, audit: Any, reason: str
 ) -> None:
     prepare_sweep(PLAN | {"audits": audits, "seeds": [0]}, tmp_path / "sweep")
-    monkeypatch.setattr("classwise.sweeps.collect._audit", lambda *place: audit)
+    monkeypatch.setattr("classwise.sweeps.collect.audit_of", lambda *place: audit)
     with pytest.raises(IncompleteError, match=f"can be compared: {reason}$"):
         collect(tmp_path / "sweep")
 

@@ -402,6 +402,10 @@ def test_incomplete_audits_have_bounds_only() -> None:
     incomplete, objectives = compare({"a": one, "b": part}, attack="pgd").notes
     assert "incomplete under attacks that are not compared" in incomplete
     assert objectives == CROSS_ENTROPY
+    other = audited(0, epsilon=0.2, threat="Linf:0.2")
+    with pytest.raises(IncompleteError) as crossed:  # bounds of crossings cannot be shown
+        compare({"a": other, "b": part}, across="threat")
+    assert "allow_incomplete" not in str(crossed.value)
     check_refused(
         r"across \(--across\) requires complete audits",
         compare,

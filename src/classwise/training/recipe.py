@@ -503,7 +503,7 @@ def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, va
         ClasswiseError: if they do not.
     """
     if schedule.needs_beta and not objective.regularised:
-        raise ClasswiseError(f"schedule {name!r} sets beta, which this objective does not have; use trades")
+        raise ClasswiseError(f"schedule {name!r} needs beta, which this objective does not have; use trades")
     if schedule.needs_temperature and not objective.tempered:
         raise ClasswiseError(
             f"schedule {name!r} sets temperatures of a teacher's soft labels, which this objective does not have; "

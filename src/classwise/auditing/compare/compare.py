@@ -15,7 +15,7 @@ from classwise.auditing.compare.sources import Source, as_list, by_method, read_
 from classwise.auditing.outcomes.display import TextDisplay
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import ClasswiseError, printable, unknown
+from classwise.core.errors import ClasswiseError, IncompleteError, printable, unknown
 from classwise.core.settings.arguments import Level, checked
 from classwise.core.settings.names import fresh_name
 from classwise.stats.intervals import alpha_of
@@ -147,7 +147,10 @@ def crossing(
     comparisons: dict[str, Comparison] = {}
     for text, audits_of in order:
         methods = {method: tuple(audits) for method, audits in audits_of.items()}
-        comparisons[fresh_name(text, comparisons)] = Comparison(methods, attack, group, alpha)
+        found = Comparison(methods, attack, group, alpha, allow_incomplete=True)
+        if not found.complete:
+            raise IncompleteError(found.advice)
+        comparisons[fresh_name(text, comparisons)] = found
     return Crossing(field, comparisons)
 
 

@@ -175,15 +175,18 @@ class Comparison(RichDisplay):
     def __post_init__(self) -> None:
         check_methods(self.audits, self.attack, self.group)
         if not self.complete and not self.allow_incomplete:
-            metas = [audit.outcomes.meta for audits in self.audits.values() for audit in audits]
-            how = max(metas, key=lambda meta: meta.sampled).completion
-            allow = "show bounds with allow_incomplete=True (--allow-incomplete)"
-            raise IncompleteError(f"{self.gaps[0]}; continue it with {how}, or {allow}")
+            raise IncompleteError(f"{self.advice}, or show bounds with allow_incomplete=True (--allow-incomplete)")
 
     def __repr__(self) -> str:
         worst: dict[Any, float] = self.table["worst"].to_dict() if self.complete else {}
         rows = [f"{name} worst {in_percent(worst[name]):.1f} %" if name in worst else name for name in self.names]
         return printable(f"<Comparison {self.conditions}{'' if self.complete else ', incomplete'}: {'; '.join(rows)}>")
+
+    @property
+    def advice(self) -> str:
+        """What the first incomplete audit lacks, and how to continue it."""
+        metas = [audit.outcomes.meta for audits in self.audits.values() for audit in audits]
+        return f"{self.gaps[0]}; continue it with {max(metas, key=lambda meta: meta.sampled).completion}"
 
     @cached_property
     def gaps(self) -> tuple[str, ...]:

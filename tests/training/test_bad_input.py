@@ -43,7 +43,7 @@ UNSPLIT: dict[str, Any] = {"data.validation": 0, "selection": "last"}
     ("recipe", "overrides", "says"),
     [
         *(("trades", UNSPLIT | {"schedules": [name]}, rf"schedule '{name}' reads valid\..*{SPLIT}") for name in NEEDY),
-        *(("standard", {"schedules": [name]}, f"schedule '{name}' (reads|needs)") for name in ATTACKED),
+        *(("standard", {"schedules": [name]}, f"schedule '{name}' (reads|sets|needs)") for name in ATTACKED),
         (
             "standard",
             {"schedules": ["ccm"]},

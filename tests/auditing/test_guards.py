@@ -1053,6 +1053,18 @@ def test_no_radius_is_named_where_another_guard_explains_the_accuracies(
         assert re.search(rf": first solve the problem of .*{first}.*, and then judge the radius\.$", warning.sentence)
 
 
+@pytest.mark.parametrize("threat", ["Linf:0.4", "Linf:0.0005"])
+def test_no_radius_is_named_for_an_accuracy_of_chance(threat: str) -> None:
+    """No radius makes the classes of such a model comparable."""
+    data = load_data("digits", split="test")
+    shuffled = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
+    labels = Images(data.x, data.y[shuffled], class_names=data.class_names)
+    result = audit(digits_network(), labels, threat, "pgd:steps=10,step_size=0.25eps", precision=EXACT)
+    (warning,) = uninformative(result)
+    assert re.search(r": first reach a clean accuracy significantly above chance \(.* is not\), and", warning.sentence)
+    assert "--threat" not in warning.sentence
+
+
 def test_the_presumed_guards_are_documented_and_run_first() -> None:
     for guard in GUARDS.values():
         assert {*guard.presumes} <= {*GUARDS}

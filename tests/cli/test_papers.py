@@ -196,6 +196,8 @@ def test_data_that_are_not_there(classwise: Classwise, tmp_path: Path, monkeypat
     assert "days" not in said.err
     said = classwise("papers", "run", "kdd21/T1", "--scale", "full", "--store", tmp_path / "store")
     assert "scale full takes days per network on a CPU" in said.err
+    formula = classwise("papers", "run", "cfa23/F1", "--scale", "full", "--store", tmp_path / "store")
+    assert (formula.status, "days" in formula.err) == (0, False)
     assert said.status == 2
 
 

@@ -16,7 +16,7 @@ from classwise.papers.claims import Test, Verdict, evaluate
 from classwise.papers.interval_estimators import IntervalEstimator, exactly
 from classwise.papers.result import Evidence, Result, save_result, stored_results
 from classwise.papers.store import Store
-from classwise.papers.tables import class_table, estimate_cell, summary_table
+from classwise.papers.tables import class_table, elsewhere, estimate_cell, summary_table
 from classwise.stats.counts import ClassCounts, FloatArray, IntArray
 from classwise.stats.intervals import Estimate
 from classwise.stats.metrics.variance import variance_interval
@@ -237,6 +237,19 @@ def test_cells_of_estimates(value: float) -> None:
         shows(text, 100 * end)
     assert estimate_cell(Estimate(value, math.nan, math.nan)).span == ""
     assert estimate_cell(Estimate(math.nan, math.nan, math.nan)).text == "–"
+
+
+def at_every_level(one: Estimate) -> IntervalEstimator:
+    return lambda _: one
+
+
+def test_a_cell_names_the_claim_of_its_estimate_only() -> None:
+    """A zero is not that of every test; its interval identifies it."""
+    changes = [Estimate(0.0, -0.5, 0.5), Estimate(0.0, -2.0, 1.0), Estimate(3.0, 1.0, 5.0)]
+    tests = [elsewhere(f"kdd21/C{12 + place}", at_every_level(one)) for place, one in enumerate(changes)]
+    assert [estimate_cell(one, 1, tests=tests).span for one in changes] == [f"tested by C{12 + n}" for n in range(3)]
+    assert estimate_cell(Estimate(0.0, -1.0, 1.0), 1, tests=tests).span == "-1.0 to 1.0"
+    assert estimate_cell(Estimate(0.03, 0.01, 0.06), tests=tests).span == "tested by C14"
 
 
 def test_wilson_and_clopper_pearson_by_hand() -> None:

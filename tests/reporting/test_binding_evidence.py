@@ -7,6 +7,7 @@ import datetime as dt
 import hashlib
 import html
 import json
+import math
 import re
 import shlex
 import shutil
@@ -396,7 +397,9 @@ def test_a_sample_is_attacked_again_in_any_order(tmp_path: Path) -> None:
     assert found.differences == []
     (note,) = [note for note in found.notes if "(seed 3)" in note]
     assert "0 of 14 outcomes of 7 images differ from those of a repetition; none may on this machine" in note
-    assert f"if the outcomes of {100 * (1 - 0.05 ** (1 / 7)):.1f} % of all images were changed, such a sample" in note
+    total = len(images())
+    changed = next(m for m in range(1, total) if math.comb(total - m, 7) <= 0.05 * math.comb(total, 7))
+    assert f"if the outcomes of {changed} of all {total} images were changed, such a sample" in note
     assert "guards are repeated with all images only" in note
     seeds = {note.rpartition("(seed")[2] for _ in range(2) for note in
              build.verify(report.folder, model=Net(), images=images(), rerun=2).notes if "seed" in note}  # fmt: skip
@@ -414,9 +417,19 @@ def test_rows_without_a_prediction_are_repeated(tmp_path: Path) -> None:
 
 
 def test_on_another_machine_one_percent_may_differ() -> None:
-    assert repetition.Repetition(1000, 2000, 20, exact=False).allowed == 20
-    assert repetition.Repetition(10, 20, 0, exact=False).allowed == 1
-    assert repetition.Repetition(1000, 2000, 0, exact=True).allowed == 0
+    assert repetition.Repetition(1000, 2000, 20, exact=False, available=5000).allowed == 20
+    assert repetition.Repetition(10, 20, 0, exact=False, available=50).allowed == 1
+    assert repetition.Repetition(1000, 2000, 0, exact=True, available=5000).allowed == 0
+
+
+@pytest.mark.parametrize(("images", "available", "changed"), [(220, 240, 2), (100, 240, 6), (100, 10**6, 29512)])
+def test_the_number_of_changes_that_a_sample_detects_is_that_of_sampling_without_replacement(
+    images: int, available: int, changed: int
+) -> None:
+    """Of many images it is the share 1 - 0.05^(1/n)."""
+    assert repetition.Repetition(images, images, 0, exact=True, available=available).detectable == changed
+    missed = [math.prod((available - m - i) / (available - i) for i in range(images)) for m in (changed - 1, changed)]
+    assert missed[0] > 0.05 >= missed[1]
 
 
 def test_reports_of_several_models_are_compared_with_the_one_of_the_same_weights(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from classwise.core.errors import IncompleteError
 from classwise.reporting.board import sources
 from classwise.reporting.board.entries import Conditions
 from classwise.reporting.exports.robustbench import write_robustbench
+from classwise.reporting.text.result import text as result_text
 from classwise.stats.counts import ClassCounts
 from classwise.stats.intervals import clopper_pearson, lowest_interval
 from tests.refusals import check_refused
@@ -251,6 +252,12 @@ def test_warnings_and_guards_are_listed(tmp_path: Path) -> None:
         "auto",
         ("no-black-box",),
     )
+    off = dataclasses.replace(audit_of("off", 0.4), guards=GuardReport("off"))
+    rows = result_text(cw.board([warned, off])).splitlines()
+    assert [next(row for row in rows if f" {name} " in row).split()[-1] for name in ("at", "off")] == [
+        "not-converged",
+        "off",
+    ]
 
 
 def test_incomplete_audits_are_refused() -> None:
@@ -338,6 +345,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "rows": (lambda board: board["tables"][0].pop("rows"), "table 1: rows is missing"),
     "entry": (lambda board: entry_in(board).update(weights=1), "row 1 has no field 'weights'"),
     "count": (lambda board: entry_in(board).update(correct=[900, 1]), "'at': correct of class 'cat' is 900, expected"),
+    "more than clean": (
+        lambda board: entry_in(board).update(correct=[90, 80], clean_correct=[95, 79]),
+        "'at': correct of class 'dog' is 80, more than its clean_correct, 79",
+    ),
     "number": (lambda board: entry_in(board).update(correct=[1]), "correct has 1 numbers, expected 2, one for each"),
     "clean": (lambda board: entry_in(board).update(clean_correct=[-1, 1]), "clean_correct of class 'cat' is -1"),
     "fraction": (lambda board: entry_in(board).update(correct=[0.5, 0.5]), "correct.0 = 0.5: .*integer"),

@@ -64,6 +64,8 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert "have no worst class and no rank" in text
     assert "paired; joint confidence 95\u00a0%" in text
     assert text.count(CROSS_ENTROPY) == 1
+    assert re.search(r"at, Worst class: 20\.0\s% of 200\b", text)
+    assert re.search(r"at, Overall: 55\.0\s% of 400\b", text)
     assert [head.get("aria-sort") for head in tables[0].iterfind("thead//th")] == [
         None,
         "ascending",

@@ -87,6 +87,16 @@ def test_what_is_not_evaluated_is_undecided() -> None:
     )
 
 
+def test_a_class_of_an_incomplete_audit_has_its_own_number_of_images() -> None:
+    """Of all of its images the verdict is known, of some images of other classes it is not."""
+    labels = [0] * 6 + [1] * 4
+    outcomes = Outcomes.from_predictions(labels, labels, {"pgd": [1] * 6 + [0] * 4}, ["cat", "dog"])
+    frame = outcomes.frame[(outcomes.frame["attack"] != "pgd") | (outcomes.frame["index"] < 7)]
+    audit = Audit(Outcomes(frame, outcomes.meta))
+    (cat,) = checks_of(audit, thresholds("cat(all) < 0.6"))[:1]
+    assert cat.message.startswith("accuracy of cat under all is 0.0 % (6 images with a result); required: ")
+
+
 def test_junit(tmp_path: Path) -> None:
     checks = checks_of(an_audit(incomplete=True), thresholds("worst(all) < 0.6", "overall(all) < 0.1"))
     write_junit(tmp_path / "a.xml", checks, "mine")

@@ -279,7 +279,7 @@ def _hover_texts(made: Compared, comparison: Comparison) -> None:
     if points is not None:
         assert set(hovers(points)) == {
             f"{name}: overall accuracy {measured(row['overall'], whole)}, worst-class accuracy "
-            f"{measured(row['worst'], whole)}"
+            f"{measured(row['worst'], made.images(made.lowest(name)[0]))}"
             for name, row in rows.items()
         }
 

@@ -111,6 +111,15 @@ def test_a_failed_criterion_outweighs_an_undecided_one(tmp_path: Path) -> None:
     assert cw.evidence([first, second], written(tmp_path / "2.yaml", **names), tmp_path / "2").verdict == "passed"
 
 
+def test_all_images_have_the_interval_of_a_criterion(tmp_path: Path) -> None:
+    """Of one number a report states one interval."""
+    folder = cw.Audit(outcomes(), name="whole").save(tmp_path / "whole")
+    file = written(tmp_path / "policy.yaml", fail_if=["overall(all).low < 0.01"])
+    (audit,) = cw.evidence(folder, file, tmp_path / "evidence").facts["audits"]
+    row, (criterion,) = audit["overall"]["robust"], audit["criteria"]
+    assert (row["low"], row["high"]) == pytest.approx((criterion["low"], criterion["high"]))
+
+
 def test_an_incomplete_audit_has_bounds_and_undecided_criteria(tmp_path: Path) -> None:
     file = written(tmp_path / "policy.yaml")
     table = outcomes()

@@ -163,7 +163,7 @@ def forecast(
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``small``, ``medium`` or ``full``.
+        scale: ``smoke``, ``small``, ``reduced``, ``medium`` or ``full``.
         trainings: independent trainings of each model; None for those of the scale.
         data_sets: the data sets to which items on several of them are limited; empty for all.
         device: PyTorch device.

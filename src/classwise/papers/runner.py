@@ -172,7 +172,7 @@ def run(
 
     Args:
         names: item ids such as ``kdd21/T1``.
-        scale: ``smoke``, ``small``, ``medium`` or ``full``.
+        scale: ``smoke``, ``small``, ``reduced``, ``medium`` or ``full``.
         store: folder of models, audits and results, created if missing.
         device: PyTorch device.
         progress: progress listener.
@@ -204,7 +204,8 @@ def run(
     scales = {name: scale_of(name, scale, data_sets) for name in items}
     for name in scales:  # all of them before any work
         check_inputs(name, scale, inputs, data_sets)
-    if device == "cpu" and any(chosen.as_published for chosen in scales.values()):
+    long = (name for name, chosen in scales.items() if chosen.as_published and experiment(name).trainings(chosen))
+    if device == "cpu" and any(long):
         listener.log(f"scale {scale} takes days per network on a CPU; use --device cuda or --scale small")
     kept = Store(store)
     for name, chosen in scales.items():

@@ -242,12 +242,17 @@ def class_table(caption: str, ours: Mapping[str, ClassCounts], names: Sequence[s
     return Table(caption, ("row", *names), rows, note)
 
 
+TINY = 1e-9
+"""The relative and absolute difference below which two estimates are equal."""
+
+
 def estimate_cell(
     one: Estimate, scale: float = 100, digits: int = 1, *, sign: str = "", tests: Sequence[Test] = ()
 ) -> Cell:
     """Cell of an estimate with its interval in small print, times ``scale``; a dash for NaN.
 
     An estimate has one interval: if a claim tests it, the small print names the claim, whose verdict has the interval.
+    A test is recognised by its estimate, and one of zero, which is frequent, also by its interval of 95 %.
 
     Args:
         one: estimate with its 95 % interval.
@@ -259,9 +264,11 @@ def estimate_cell(
     if math.isnan(one.value):
         return Cell(formatting.NONE)
     value, low, high = (f"{rounded(scale * end):{sign}z.{digits}f}" for end in one)
+    identifying = slice(None) if abs(scale * one.value) < TINY else slice(1)
+    own = scale * np.array(one[identifying])
     for test in tests:
-        values = [part(ALPHA).value for part in test.estimators]
-        if any(math.isclose(scale * one.value, tested, rel_tol=1e-9, abs_tol=1e-9) for tested in values):
+        found = [np.array(part(ALPHA)[identifying]) for part in test.estimators]
+        if any(np.allclose(own, tested, rtol=TINY, atol=TINY, equal_nan=True) for tested in found):
             return Cell(value, f"tested by {test.claim.partition('/')[2]}")
     known = not (math.isnan(one.low) or math.isnan(one.high))
     return Cell(value, f"{low} to {high}" if known else "")

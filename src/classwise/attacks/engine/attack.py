@@ -80,6 +80,11 @@ class Attack(Described, ABC):
     that row only, so the result for an image does not depend on its neighbours. A step must not synchronise with the
     device.
 
+    The state of N images has the columns ``x`` (N, C, H, W), the iterate; ``iteration`` (N,), the steps taken, which
+    each step increases; and ``done`` (N,), bool, true at the latest after `length` steps. A step adds ``seen``, shaped
+    like ``x``, the images whose logits it computed, and ``margin`` (N,), the logit of the label minus the largest other
+    one on them: if it is below 0, the engine verifies ``seen`` in float32. Further columns (N, ...) are optional.
+
     Example:
         >>> import torch
         >>> import classwise as cw

@@ -92,9 +92,9 @@ class Computed(TypedDict, total=False):
         Option(
             None,
             Decides.ROWS,
-            "images on the device at once, at least 32. Results repeat bit for bit at one batch size. None: 128, on a "
-            "GPU 1024, or as many as there are, in steps of 32, and for images above 64 x 64 pixels as many as fit; if "
-            "an audit is resumed, that of the saved audit.",
+            "images on the device at once, at least 32. Results repeat bit for bit at one batch size and precision. "
+            "None: 128, on a GPU 1024, or as many as there are, in steps of 32, and for images above 64 x 64 pixels as "
+            "many as fit; if an audit is resumed, that of the saved audit.",
             flag=Flag(int, "Images per batch.", "N", "Compute", "128 (CPU), 1024 (GPU), or all", least=1),
             stored="int | None",
         ),

@@ -10,7 +10,6 @@ from classwise.auditing.guards import gradients, interpretation, model, radius
 from classwise.auditing.guards.evidence import CLEAR, SAMPLE, Evidence, Guard, NotApplicable, Probe, Undecided, percent
 from classwise.auditing.guards.gradients import QUERY_SHARE
 from classwise.auditing.guards.report import SHARE, AuditWarning, GuardReport, Reason
-from classwise.stats.class_order import at_chance
 
 _MODULES = (model, gradients, radius, interpretation)
 GUARDS: dict[str, Guard] = {
@@ -90,11 +89,9 @@ def early_warnings(evidence: Evidence) -> Iterator[str]:
     found = [guard(evidence) for guard in GUARDS.values() if guard.early]
     warnings = [result for result in found if isinstance(result, AuditWarning)]
     yield from (f"{warning.name}: {warning.sentence}" for warning in warnings)
-    found_at = at_chance(*evidence.clean_predictions)
-    # Few images are never significant, so the accuracy must also be nearer to chance than to 1.
     explained = any(warning.name in OF_CLEAN for warning in warnings)
-    if not explained and found_at is not None and found_at.accuracy < (1 + found_at.expected) / 2:
-        share, expected = percent(found_at.accuracy), percent(found_at.expected)
+    if evidence.chance is not None and not explained:
+        share, expected = map(percent, evidence.chance)
         what = f"the clean accuracy, {share}, is not significantly above chance ({expected})"
         yield f"{what}: check the normalisation (--mean, --std), the order of the classes and the weights"
 

@@ -30,6 +30,7 @@ from classwise.data.images import Batch
 from classwise.models.logits import predicts, raised
 from classwise.models.modes import evaluating, frozen
 from classwise.models.normalization import InputScale
+from classwise.stats.class_order import Chance, at_chance
 from classwise.stats.counts import IntArray
 from classwise.threat.ball import Threat
 from classwise.threat.grid import rounded
@@ -315,6 +316,13 @@ class Evidence:
         rows = self.outcomes.frame[self.outcomes.frame["attack"] == CLEAN]
         labels, predictions = rows["label"], rows["prediction"].fillna(-1)
         return labels.to_numpy(dtype=np.int64), predictions.to_numpy(dtype=np.int64)
+
+    @cached_property
+    def chance(self) -> Chance | None:
+        """The clean accuracy and that of chance; None if it is significantly above that, or nearer to 1."""
+        # Few images are never significant, so the accuracy must also be nearer to chance than to 1.
+        found = at_chance(*self.clean_predictions)
+        return found if found is not None and found.accuracy < (1 + found.expected) / 2 else None
 
     @cached_property
     def clean(self) -> Tensor:

@@ -119,7 +119,7 @@ def incomplete(evidence: Evidence) -> Result:
 
 @guard()
 def not_repeatable(evidence: Evidence) -> Result:
-    """An event of the run may change the last bits of a repetition."""
+    """The run chose a precision or a batch size that a repetition may not choose, so its rounding may differ."""
     notes = evidence.outcomes.meta.irreproducible
     if not notes:
         return None

@@ -226,8 +226,11 @@ FEW = 10
 
 
 def _unsolved(evidence: Evidence, fault: Fault) -> str:
-    """What to do before the radius is judged; empty if no guard has another explanation."""
-    return evidence.unsolved(OTHER_CAUSES + MASKED if fault == "small" else OTHER_CAUSES)
+    """What to do before the radius is judged; empty if nothing else explains the accuracies."""
+    others = evidence.unsolved(OTHER_CAUSES + MASKED if fault == "small" else OTHER_CAUSES)
+    if others or evidence.chance is None:
+        return others
+    return f"first reach a clean accuracy significantly above chance ({percent(evidence.chance.accuracy)} is not)"
 
 
 @guard(
@@ -240,8 +243,8 @@ def _unsolved(evidence: Evidence, fault: Fault) -> str:
 def uninformative_radius(evidence: Evidence, probe: Probe | None = None) -> Result:
     """All classes have a robust accuracy of about 0, or all about their clean accuracy: the radius hides differences.
 
-    Another radius, at which a short attack succeeds on about half of a sample, is searched for and named, unless
-    another guard has found a problem that explains the accuracies.
+    Another radius, at which a short attack succeeds on nearly half of a sample, is searched for and named, unless the
+    clean accuracy is that of chance, or another guard has found a problem that explains the accuracies.
     """
     if not _comparable(evidence.outcomes):
         return NOT_APPLICABLE

@@ -209,7 +209,8 @@ class Entry:
         """Check that the counts fit the numbers of images.
 
         Raises:
-            ClasswiseError: if there is another number of classes, or a count is negative or above that of the images.
+            ClasswiseError: if there is another number of classes, or a count is negative or above that of the images,
+                or more images are correct under attack than without one.
         """
         for field, counts in (("correct", self.correct), ("clean_correct", self.clean_correct)):
             if counts is None:
@@ -222,6 +223,12 @@ class Entry:
                     raise ClasswiseError(
                         f"{self.name!r}: {field} of class {label!r} is {count}, expected 0 to {images}, its images"
                     )
+        clean = self.correct if self.clean_correct is None else self.clean_correct
+        for label, robust, most in zip(conditions.classes, self.correct, clean, strict=True):
+            if robust > most:
+                raise ClasswiseError(
+                    f"{self.name!r}: correct of class {label!r} is {robust}, more than its clean_correct, {most}"
+                )
 
     def counts(self, conditions: Conditions) -> ClassCounts:
         """Number of images and of correct images of each class under all attacks."""

@@ -35,6 +35,11 @@ def measures() -> list[str]:
     return [*(metric.name for metric in board_metrics()), "clean"]
 
 
+def not_guarded(guards: str | None) -> str:
+    """Why a model has no warnings although it was not checked for problems, by the mode of its guards; else empty."""
+    return "not checked" if guards is None else "guards off" if guards == "off" else ""
+
+
 @dataclass(frozen=True, eq=False)
 class BoardTable:
     """Models that were audited under the same conditions.

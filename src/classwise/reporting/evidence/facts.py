@@ -419,7 +419,7 @@ def _audit_facts(audit: Audit, policy: Policy, date: dt.datetime) -> AuditFacts:
         "criteria_recorded": False,
         "confidence": 1 - audit.alpha,
         "group": audit.group,
-        "overall": _rows(["all images"], _total(clean), _total(robust), audit.alpha, None)[0],
+        "overall": _rows(["all images"], _total(clean), _total(robust), audit.alpha, None, simultaneous=False)[0],
         "classes": _rows(audit.group_names, clean, robust, audit.alpha, possibly),
         "crossed": _crossed(audit) if complete and audit.group is not None else None,
         "confusion": None if summary is None else _confusion(summary),
@@ -472,12 +472,17 @@ def _rows(
     robust: BoundedCounts | None,
     alpha: float,
     possibly: Sequence[int] | None,
+    *,
+    simultaneous: bool = True,
 ) -> list[ClassFacts]:
+    def _of(counts: BoundedCounts) -> list[Proportion]:
+        return _proportions(counts, alpha, simultaneous=simultaneous)
+
     assert robust is not None
-    proportions = [None if counts is None else _proportions(counts, alpha) for counts in (clean, robust)]
+    proportions = [None if counts is None else _of(counts) for counts in (clean, robust)]
     drops = None
     if clean is not None and clean.complete and robust.complete and (clean.count == robust.count).all():
-        drops = _proportions(BoundedCounts(robust.count, robust.count, clean.correct - robust.correct), alpha)
+        drops = _of(BoundedCounts(robust.count, robust.count, clean.correct - robust.correct))
     unknown: Proportion = {"n": 0, "count": 0, "accuracy": None, "low": None, "high": None}
     return [
         {
@@ -506,9 +511,9 @@ def _crossed(audit: Audit) -> list[ClassFacts] | None:
     return _rows(names, counted(CLEAN) if CLEAN in audit.names else None, counted(ALL), audit.alpha, None)
 
 
-def _proportions(counts: BoundedCounts, alpha: float) -> list[Proportion]:
-    """Accuracies with simultaneous intervals; bounds where images are not judged."""
-    low, high = class_intervals(ClassCounts(counts.count, counts.correct), alpha, simultaneous=True)
+def _proportions(counts: BoundedCounts, alpha: float, *, simultaneous: bool) -> list[Proportion]:
+    """Accuracies with their intervals; bounds where images are not judged."""
+    low, high = class_intervals(ClassCounts(counts.count, counts.correct), alpha, simultaneous=simultaneous)
     rows: list[Proportion] = []
     for label, images in enumerate(counts.count):
         n, judged, correct = int(images), int(counts.judged[label]), int(counts.correct[label])

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import nn
 
 from classwise.auditing.evaluation.evaluation import STORED, GuardMode
@@ -25,13 +26,14 @@ from classwise.core.settings.code_identity import STRUCTURE
 from classwise.data.images import Images
 from classwise.models.base import device_of
 from classwise.models.provenance import model_facts
-from classwise.reporting.formatting import bare_percent
 from classwise.threat.text import PER_IMAGE
 
 AGREEMENT = 0.99
 """The least share of equal predictions on other hardware or another version of torch."""
 SAME_MACHINE = ("processor", "device", "threads", "packages")
 """The entries of an environment that promise equal bits, if they are equal."""
+MISSED = 0.05
+"""The probability, at most, with which a sample has none of the changed images (`Repetition.detectable`)."""
 REPEATED = ("prediction", "correct")
 """The columns of the outcomes that a repetition must have again."""
 
@@ -44,6 +46,7 @@ class Repetition(NamedTuple):
         outcomes: number of their outcomes, of all attacks, that the audit has, too.
         differing: number of these with another prediction or verdict.
         exact: whether the machine is that of the audit, so that all must be equal.
+        available: number of images of the audit.
         warnings: names of guards that warn now and did not before, if all images were attacked again; else None.
     """
 
@@ -51,6 +54,7 @@ class Repetition(NamedTuple):
     outcomes: int
     differing: int
     exact: bool
+    available: int
     warnings: tuple[str, ...] | None = None
 
     @property
@@ -63,6 +67,12 @@ class Repetition(NamedTuple):
         """The number of outcomes that may differ."""
         return 0 if self.exact else max(1, math.floor((1 - AGREEMENT) * self.outcomes))
 
+    @property
+    def detectable(self) -> int:
+        """The smallest number of changed images of which such a sample has one with a probability of 95 %."""
+        changed = np.arange(1, self.available + 1)
+        return int(changed[stats.hypergeom.pmf(0, self.available, changed, self.images) <= MISSED][0])
+
     def __str__(self) -> str:
         """The outcome in words."""
         may = f"at most {self.allowed} may, as hardware or versions differ"
@@ -71,9 +81,8 @@ class Repetition(NamedTuple):
         guards = "guards are repeated with all images only"
         if self.warnings is not None:
             guards = f"guards that warn only now: {', '.join(self.warnings) or 'none'}"
-        share = bare_percent(1 - 0.05 ** (1 / self.images))
-        changed = f"if the outcomes of {share} % of all images were changed"
-        power = f"{changed}, such a sample would show it with a probability of 95 %"
+        changed = f"if the outcomes of {self.detectable:,} of all {self.available:,} images were changed"
+        power = f"{changed}, such a sample would show it with a probability of at least 95 %"
         power = "" if self.warnings is not None or self.differing else f"; {power}"
         return f"{counts} differ from those of a repetition; {promise}{power}; {guards}"
 
@@ -187,4 +196,5 @@ def repeat(audit: Audit, model: nn.Module, images: Images, number: int | None, s
     exact = all(audit.environment.get(key) == here[key] for key in SAME_MACHINE)
     known = {warning.name for warning in audit.warnings}
     new = tuple(warning.name for warning in again.warnings if warning.name not in known) if whole else None
-    return Repetition(len(rows), len(both) + int(missing.sum()), int(differing.sum() + missing.sum()), exact, new)
+    outcomes, other = len(both) + int(missing.sum()), int(differing.sum() + missing.sum())
+    return Repetition(len(rows), outcomes, other, exact, len(images), new)

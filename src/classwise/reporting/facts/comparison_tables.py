@@ -34,14 +34,7 @@ MAX_CLASSES = 40
 
 def measure_dots(comparison: Comparison, *, width: float | None = None) -> Drawing:
     """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
-    title, sides, names = f"Accuracy {comparison.conditions}, percent", ("overall", "worst"), comparison.names
-    values = [
-        [
-            _value(method, side)._replace(images=images)
-            for side, images in zip(sides, _images(comparison, name), strict=True)
-        ]
-        for name, method in methods_of(comparison).items()
-    ]
+    title, names, values = f"Accuracy {comparison.conditions}, percent", comparison.names, _values(comparison)
     rows = ["Overall", "Worst class"]
     if len(names) > MAX_METHODS:
         return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
@@ -50,7 +43,7 @@ def measure_dots(comparison: Comparison, *, width: float | None = None) -> Drawi
 
 def accuracy_points(comparison: Comparison, *, width: float | None = None) -> Drawing | None:
     """Worst-class against overall accuracy, with intervals; None of fewer than three methods or without accuracies."""
-    values = [(_value(row, "overall"), _value(row, "worst")) for row in methods_of(comparison).values()]
+    values = _values(comparison)
     if len(values) < 3 or not np.isfinite(values).all():
         return None
     title = f"Worst-class and overall accuracy {comparison.conditions}, percent"
@@ -216,14 +209,18 @@ def _significantly_best(comparison: Comparison, measure: Measure) -> str | None:
     return best if len(methods) > 1 and exceeds_all(comparison, best, measure) else None
 
 
-def _images(comparison: Comparison, name: str) -> tuple[int, int]:
-    """The images of all classes, and those of the worst class of a method."""
-    counts = comparison.counts[name][0].count
-    return int(counts.sum()), int(counts[comparison.group_names.index(comparison.lowest_classes[name][0])])
-
-
-def _value(row: Mapping[str, Any], name: str) -> Value:
-    return Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"])
+def _values(comparison: Comparison) -> list[tuple[Value, Value]]:
+    """Overall and worst-class accuracy of each method, with the images of all classes and of the worst one."""
+    found = []
+    for name, row in methods_of(comparison).items():
+        count = comparison.counts[name][0].count
+        of_worst = int(count[comparison.group_names.index(comparison.lowest_classes[name][0])])
+        overall, worst = (
+            Value(row[side], row[f"{side}_low"], row[f"{side}_high"], images)
+            for side, images in (("overall", int(count.sum())), ("worst", of_worst))
+        )
+        found.append((overall, worst))
+    return found
 
 
 def _mean(cell: Mapping[Any, Any]) -> Cell:

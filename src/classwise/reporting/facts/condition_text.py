@@ -160,7 +160,7 @@ class Measured(NamedTuple):
     """What a condition is computed from.
 
     Attributes:
-        images: number of images; of an incomplete audit of those evaluated.
+        images: number of images; of an incomplete audit of those whose verdict is known.
         correct: number of correct predictions, for an accuracy over images.
         group: the worst class, for the worst-class accuracy.
         low: lower end of the interval; NaN without one.
@@ -180,7 +180,8 @@ def measured(audit: Audit, threshold: Threshold) -> Measured:
     """The number of images that the measure of a condition is computed from, and its interval."""
     bounded, measure = audit.bounds(threshold.attack), threshold.measure.partition(".")[0]
     if not bounded.complete:
-        return Measured(int(bounded.judged.sum()))
+        known = slice(None) if threshold.group is None else audit.group_names.index(threshold.group)
+        return Measured(int(bounded.judged[known].sum()))
     counts = audit.counts(threshold.attack)
     group, name, label = "", f"{_level(audit.alpha)} interval", None
     low = high = math.nan
@@ -206,7 +207,7 @@ def _basis(audit: Audit, threshold: Threshold) -> str:
     found = measured(audit, threshold)
     images = formatting.counted(found.images, "image")
     if not found.interval:
-        return f"{images} evaluated"
+        return f"{images} with a result"
     unit: Unit = "fraction" if threshold.metric is None else threshold.metric.unit
     ends = formatting.span_in_unit(found.low, found.high, unit)
     own = threshold.metric is not None and threshold.metric.interval is None

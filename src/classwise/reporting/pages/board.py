@@ -12,7 +12,7 @@ from classwise.core.settings.config import spec_text
 from classwise.reporting import formatting
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
-from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.board.tables import BoardTable, board_metrics, not_guarded
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.provenance import EARLY_STOP, GRID
 from classwise.reporting.figures.dots import Value, dot_rows
@@ -187,7 +187,7 @@ def _warnings(guards: str | None, names: list[str], not_run: tuple[str, ...]) ->
     missing = f"without a result: {formatting.listed(not_run, 40)}" if not_run else ""
     if names:
         return BoardCell(formatting.listed(names, 3), "", f"{len(names)}", "; ".join(filter(None, (*names, missing))))
-    text = "not checked" if guards is None else "guards off" if guards == "off" else "none"
+    text = not_guarded(guards) or "none"
     return BoardCell(
         text, f"{len(not_run)} without a result" if not_run and guards != "off" else "", f"0 {text}", missing
     )
@@ -253,8 +253,12 @@ def _class_images(counts: tuple[int, ...]) -> str:
 def board_dots(table: BoardTable, *, width: float | None = None) -> Drawing:
     """Worst-class and overall accuracy of the first models of a table, with intervals."""
     rows = table.frame.to_dict("records")[:MAX_DOTS]
+    images = dict(zip(table.conditions.classes, table.conditions.class_images, strict=True))
     values = [
-        [Value(row[name], row[f"{name}_low"], row[f"{name}_high"], row["n"]) for name in ("worst", "overall")]
+        [
+            Value(row[name], row[f"{name}_low"], row[f"{name}_high"], count)
+            for name, count in (("worst", images[row["worst_class"]]), ("overall", row["n"]))
+        ]
         for row in rows
     ]
     names = [str(row["model"]) for row in rows]

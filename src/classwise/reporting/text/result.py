@@ -15,7 +15,7 @@ from classwise.auditing.worst_class.result import WorstClass
 from classwise.core.progress.display import duration
 from classwise.reporting import formatting
 from classwise.reporting.board.result import Board
-from classwise.reporting.board.tables import BoardTable, board_metrics
+from classwise.reporting.board.tables import BoardTable, board_metrics, not_guarded
 from classwise.reporting.facts.audit_tables import legend
 from classwise.reporting.facts.comparison_tables import selected_phrase
 from classwise.reporting.facts.provenance import with_weights
@@ -30,16 +30,16 @@ from classwise.reporting.text.layout import TextTable, in_unit, joined, spanned_
 
 def board_parts(board: Board) -> Iterator[str | TextTable]:
     """A leaderboard: its tables, and the number of published accuracies."""
-    for table in board.tables:
-        yield from _board_table(table)
+    for number, table in enumerate(board.tables, 1):
+        yield from _board_table(table, f"table {number}: " if len(board.tables) > 1 else "")
     if board.tables:
         yield f"beside worst: {formatting.lowest_interval_name(board.alpha)}, for new images"
     if board.published:
         yield f"{len(board.published)} published overall accuracies, which have no rank"
 
 
-def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
-    """A table with its conditions, a row per model."""
+def _board_table(table: BoardTable, number: str) -> Iterator[str | TextTable]:
+    """A table with its number, if there are several, and its conditions, a row per model."""
     about, level, others = table.conditions, formatting.level(table.alpha), board_metrics()[1:]
     rows = [
         (
@@ -50,14 +50,14 @@ def _board_table(table: BoardTable) -> Iterator[str | TextTable]:
             row["worst_class"],
             *(in_unit(row[metric.name], metric.unit) for metric in others),
             bare_percent(row["clean"]),
-            row["warnings"],
+            row["warnings"] or not_guarded(row["guards"]),
         )
         for row in table.frame.to_dict("records")
     ]
     data = formatting.data_name(about.data, about.split) or "data not named"
     threat = f" under {about.threat or 'a threat that is not stated'}" if about.attacked else ""
     images = formatting.counted(about.images, "image")
-    title = f"{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
+    title = f"{number}{data}, {images}: accuracy in percent{threat}, attacks {table.attacks}"
     titles = (metric.title for metric in others)
     heads = ["rank", "model", "worst", level, "worst class", *titles, "clean", "warnings"]
     yield TextTable(heads, rows, title)

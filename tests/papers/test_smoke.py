@@ -173,7 +173,7 @@ def test_partly_tested_claims_in_json_and_terminal(smoke: Smoke) -> None:
     if verdicts[0].estimand:
         assert plain["answer"] == "partly tested"
         assert plain["not_tested"] == ["standard training"]
-        assert any("C23 as a whole: partly tested" in line for line in _claim_lines([half]))
+        assert any("C23 by this item alone: partly tested" in line for line in _claim_lines([half]))
         both = [verdict for facts in results_facts([half, other]) for verdict in facts["verdicts"]]
         both = [verdict for verdict in both if verdict["claim"] == "kdd21/C23"]
         assert [verdict["not_tested"] for verdict in both] == [[]] * len(both) == [[]] * 3

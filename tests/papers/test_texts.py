@@ -123,7 +123,7 @@ kdd21/C8 not tested: STATEMENT C8
   no cats here
 kdd21/C9 measurement: STATEMENT C9
   a correlation: 0.50 (0.25 to 0.75; 95 % interval for new images of the same classes, with the trained models fixed)
-kdd21/C10 as a whole: partly tested: CV; not tested: vulnerable classes, MCD: STATEMENT C10"""
+kdd21/C10 by this item alone: partly tested: CV; not tested: vulnerable classes, MCD: STATEMENT C10"""
 PAGE = """\
 Scale small a setting. Each model: 1 training, 5,000 images, 12 epochs, quarter width. Models: at 0123abcd. 61.3 s
 including all trainings and audits, classwise 0.1.0. Claims claim statement verdict estimate adjusted p C10

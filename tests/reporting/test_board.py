@@ -79,6 +79,7 @@ def test_models_are_ranked_by_their_worst_class() -> None:
     assert (row["worst_low"], row["worst_high"]) == (estimate.minimum.low, estimate.minimum.high)
     assert row["may_be_worst"] == "cat"
     assert (row["network"], row["version"], row["model_sha256"]) == ("small-cnn", "9.9", "6661616c" * 8)
+    assert "dafa is the first of 4 in rank, selected on these images: worst class [" in result_text(board)
 
 
 Change = Callable[[Audit], Audit]

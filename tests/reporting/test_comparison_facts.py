@@ -199,7 +199,7 @@ def _mean(cell: Cell, value: Ends, runs: np.ndarray[tuple[int], np.dtype[np.floa
 
 def _measures(made: Compared, name: str, cells: dict[str, Cell]) -> None:
     assert (cells["seeds"].text, cells["n"].text) == (str(made.number(name)), f"{len(made.ids):,}")
-    assert cells["worst class"].text == made.lowest(name)[0]
+    assert cells["worst class" if "worst class" in cells else "worst group"].text == made.lowest(name)[0]
     for head in ("overall", "worst"):
         _mean(cells[head], made.rows[name][head], np.array([run[head].value for run in made.runs[name]]))
     for head in ("clean", "worst 20 %", "MCD", "class-wise variance", "NRR", "HMW"):
@@ -254,7 +254,8 @@ def _hover_texts(made: Compared, comparison: Comparison) -> None:
         return f"{percent(value.value)} of {images:,} ({ends(value.low, value.high)})"
 
     whole, rows = len(made.ids), made.rows
-    sides = (("Overall", "overall"), ("Worst class", "worst"))
+    lowest = "class" if comparison.group is None else "group"
+    sides = (("Overall", "overall"), (f"Worst {lowest}", "worst"))
     assert set(hovers(measure_dots(comparison))) == {
         f"{title}, {name}: {measured(rows[name][side], whole if side == 'overall' else of_lowest)}"
         for name in made.correct
@@ -278,7 +279,7 @@ def _hover_texts(made: Compared, comparison: Comparison) -> None:
     assert (points is None) == (len(made.correct) < 3)
     if points is not None:
         assert set(hovers(points)) == {
-            f"{name}: overall accuracy {measured(row['overall'], whole)}, worst-class accuracy "
+            f"{name}: overall accuracy {measured(row['overall'], whole)}, worst-{lowest} accuracy "
             f"{measured(row['worst'], made.images(made.lowest(name)[0]))}"
             for name, row in rows.items()
         }

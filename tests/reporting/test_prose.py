@@ -178,6 +178,10 @@ def test_a_page_by_groups_says_nothing_about_the_selection_of_classes(tmp_path: 
         comparison = compare({"a": by_class, "b": audit}, group=audit.group)
         assert ("2 classes may be the worst." in text(comparison)) == said
         assert len(comparison_facts(comparison)["warnings"]) == said
+        compared = report(comparison, tmp_path / "page.html").read_text(encoding="utf-8").lower()
+        others = compared.replace("harmonic mean of overall and worst-class accuracy", "")
+        assert (("worst-class accuracy" in others), ("worst class" in others)) == (said, said)
+        assert ("worst-group accuracy" in compared) == (not said)
         files = [tmp_path / name for name in ("a.sarif", "page.html")]
         BuildOptions(sarif=files[0]).write(audit, {}, files[1])
         assert ("2 classes may be the worst." in files[0].read_text(encoding="utf-8")) == said

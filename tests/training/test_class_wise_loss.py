@@ -115,7 +115,7 @@ def test_images_without_an_index_have_random_numbers_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("recipe", "fields", "says"),
     [
-        ("at-awp", {}, "recipe 'at-awp' cannot be used outside of classwise.train: its update evaluates the loss more"),
+        ("at-awp", {}, "recipe 'at-awp' cannot be used outside of classwise.train: its update is not plain"),
         ("at-ema-step", {}, "it averages weights after each step; set averaging.every = epoch"),
         ("he-cmp", {}, "a schedule evaluates the untrained network"),
         ("nuat", {}, "its objective has a memory of earlier steps"),

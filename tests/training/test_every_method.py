@@ -90,6 +90,10 @@ def test_standard_training_selects_the_last_epoch(tmp_path: Path) -> None:
     run = train("standard", budget="short", out=tmp_path / "run", data="digits", overrides=overrides, progress=quiet)
     assert run.best_epoch() == 3
     assert not any("near 0 for standard training" in line for line in quiet.lines)
+    fraction = train("standard", budget="short", out=tmp_path / "fraction", data="digits", progress=quiet,
+                     overrides=overrides | {"selection": "three-quarters"})  # fmt: skip
+    assert fraction.default_weights() == "best"
+    assert not any("near 0 for standard training" in line for line in quiet.lines)
     other = overrides | {"selection": "overall"}
     train("standard", budget="short", out=tmp_path / "other", data="digits", overrides=other, progress=warned)
     assert any(

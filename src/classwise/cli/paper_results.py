@@ -61,7 +61,7 @@ def _claim_lines(results: Sequence[Result]) -> list[str]:
     lines = []
     for claim in dict.fromkeys(verdict.claim for _, verdict in verdicts if verdict.covers):
         text = claim_text(claim_verdict(claim, verdicts))
-        lines.append(f"{claim} as a whole: {text}: {catalogue.claim(claim).claim}")
+        lines.append(f"{claim} by this item alone: {text}: {catalogue.claim(claim).claim}")
     return lines
 
 

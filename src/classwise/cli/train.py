@@ -85,7 +85,7 @@ def train(
     ] = "stop",
     out: Annotated[
         Path | None,
-        out_option("The run folder, with --seeds the parent folder.", "runs/RECIPE[-BUDGET]"),
+        out_option("The run folder, with --seeds the parent folder.", "runs/NAME[-BUDGET], the recipe's name"),
     ] = None,
     root: Root = None,
     data_set: DataOptions = None,

@@ -84,11 +84,12 @@ def _text(file: str, text: str) -> Path:
 
 
 def _frame(table: Table) -> pd.DataFrame:
-    """The texts of a table; a column with small print is followed by one for it."""
+    """The texts of a table; a column with small print is followed by one for it. Equal heads are numbered."""
     columns: dict[str, list[str]] = {table.heads[0]: [row.name for row in table.rows]}
     for place, head in enumerate(table.heads[1:]):
-        cells = [row.cells[place] for row in table.rows]
-        columns[head] = [cell.text for cell in cells]
+        cells, times = [row.cells[place] for row in table.rows], table.heads[1 : place + 2].count(head)
+        name = head if times == 1 else f"{head} ({times})"
+        columns[name] = [cell.text for cell in cells]
         if any(cell.span for cell in cells):
-            columns[f"{head}, small print"] = [str(cell.span) for cell in cells]
+            columns[f"{name}, small print"] = [str(cell.span) for cell in cells]
     return pd.DataFrame(columns)

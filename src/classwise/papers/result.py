@@ -85,6 +85,8 @@ class Evidence:
 
     def _budget(self) -> list[str]:
         parts = []
+        if len(self.data) > 1:  # a verdict may be on one of them
+            return [f"models of {len(self.data)} data sets"]
         if self.train_images:
             of = "" if tuple(self.data) == (CIFAR,) else f" of {' and '.join(self.data)}"
             parts.append(f"{_several(self.train_images)} images{of}")

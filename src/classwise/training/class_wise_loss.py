@@ -54,7 +54,8 @@ class ClassWiseLoss(nn.Module):
 
     Raises:
         ClasswiseError: if the recipe has no threat and none is given, lacks its teacher, or has a part that needs
-            `classwise.train`: AWP, averaging after each step, class sampling, or an objective with a memory.
+            `classwise.train`: an update other than ``plain``, averaging after each step, class sampling, an objective
+            with a memory, or the schedule ``cmp`` or ``dafa-average``.
 
     Example:
         >>> import torch
@@ -168,7 +169,8 @@ class ClassWiseLoss(nn.Module):
             valid: the validation images, on the device of the model; needed by FAWA and schedules that read them.
 
         Returns:
-            The measurements of the epoch by name, such as ``train.robust`` and ``valid.robust``, (C,) each.
+            The measurements of the epoch by name, such as ``train.robust`` and ``valid.robust``, (C,) or
+            (C, C) each.
 
         Raises:
             ClasswiseError: if the recipe reads measurements on validation images and none are given.
@@ -237,7 +239,7 @@ def _check(recipe: Recipe, reads: frozenset[str], teacher: nn.Module | None) -> 
     """
     parts, reason = recipe.parts, ""
     if not isinstance(parts.update, Plain):
-        reason = "its update evaluates the loss more than once"
+        reason = "its update is not plain"
     elif "valid.average_confidence" in reads:
         reason = "it reads valid.average_confidence"
     elif any(type(part).before_training is not ClassSchedule.before_training for part in parts.schedules):

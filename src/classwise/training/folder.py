@@ -101,7 +101,8 @@ class Run:
 
     Args:
         path: the run folder.
-        default: name of the weights that are used if none are named; None for those of the highest validation score.
+        default: name of the weights that are used if none are named; None for those of the highest validation
+            score; of equal or no scores, the average.
 
     A run is a path, and so a model: ``cw.audit(run)`` audits its default weights.
 
@@ -310,6 +311,8 @@ class Run:
 
     def default_weights(self) -> Which:
         """Return ``default``, or the name of the saved weights of the highest validation score: best epoch or average.
+
+        Without scores it is the average, if there is one.
 
         Raises:
             ClasswiseError: if no epoch is complete.

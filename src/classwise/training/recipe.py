@@ -428,7 +428,8 @@ def build_parts(recipe: Recipe) -> Parts:
     measured = recipe.selection != "last" and not isinstance(selection, AtFraction)
     if recipe.data.validation == 0 and (measured or gated):
         raise ClasswiseError(
-            "data.validation = 0: selection and averaging need a validation split; set 0.02, or selection = last"
+            "data.validation = 0: selection and averaging need a validation split; set 0.02, or selection = last "
+            "and averaging = none"
         )
     return Parts(
         threat=threat,

@@ -37,7 +37,7 @@ from classwise.training.folder import Run
 from classwise.training.objectives.adversarial import Standard
 from classwise.training.recipe import Parts, Recipe
 from classwise.training.recipe_settings import DataSettings
-from classwise.training.selection import overall_plus_worst_fifth
+from classwise.training.selection import AtFraction, overall_plus_worst_fifth
 from classwise.training.teacher import save_pseudo_labels
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ def setup_notes(recipe: Recipe, images: Images, threat: Threat, *, resumed: bool
     if not isinstance(parts.objective, Standard):
         attacks = {"attack": parts.attack, "validation_attack": parts.validation_attack}
         return notes + threat_notes(images, threat, attacks)
-    if recipe.selection != "last":
+    if recipe.selection != "last" and not isinstance(parts.selection, AtFraction):
         notes.append(
             f"selection {recipe.selection!r} uses robust accuracy, near 0 for standard training; set selection = last"
         )

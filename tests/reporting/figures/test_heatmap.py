@@ -45,7 +45,9 @@ def test_many_classes_are_aggregated_into_superclasses() -> None:
     condensed, note = CONFUSION.condensed(most=3)
     assert condensed.names == ("vehicles", "animals")
     assert condensed.dense.tolist() == [[196, 4], [10, 190]]
-    assert "4 classes are aggregated into their 2 superclasses" in note
+    assert "4 classes are aggregated into their 2 superclasses; errors within a superclass count as the diag" in note
+    found = hover(heatmap(condensed, "rates"))
+    assert "vehicles: 196 of 200 (98.0\u00a0%) classified within the superclass" in found
 
 
 def test_without_superclasses_the_classes_with_most_errors_are_shown() -> None:

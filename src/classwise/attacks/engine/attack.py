@@ -100,7 +100,8 @@ class Attack(Described, ABC):
 
     #: Maximum number of starts per image; a setting of attacks with random starts.
     restarts: int = 1
-    #: State columns that are written to the outcomes, in addition to iterations and passes.
+    #: State columns that the engine returns; outcomes have only ``zero_gradients``, ``queries`` and
+    #: ``minimal_distance`` of them.
     records: ClassVar[tuple[str, ...]] = ()
     #: Supported threats: norms, ``"recolour"`` and ``"spatial"``.
     norms: ClassVar[tuple[Norm, ...]] = NORM_BALLS

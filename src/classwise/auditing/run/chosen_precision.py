@@ -81,11 +81,14 @@ def in_float32_if_faster(
 
 
 def seconds(plan: Plan, model: nn.Module, x: Tensor) -> float:
-    """The shortest of some gradient passes of images (N, C, H, W), in the precision of a plan."""
+    """The shortest of some gradient passes of images (N, C, H, W), in the precision of a plan.
+
+    It is the time of the process on the processor, so that other processes do not decide the precision.
+    """
     passes, times = plan.engine(model, len(x)).passes, list[float]()
     with generators_restored(x.device), passes.for_gradients(x, precise=False) as forward, forward.arithmetic():
         for _ in range(1 + TIMED_ROUNDS):  # the first one warms up
-            begun = time.perf_counter()
+            begun = time.process_time()
             value_and_gradient(forward, x, lambda logits: logits.sum(1))
-            times.append(time.perf_counter() - begun)
+            times.append(time.process_time() - begun)
     return min(times[1:])

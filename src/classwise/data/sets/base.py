@@ -78,7 +78,7 @@ class DataSet(ABC):
 
     @property
     def title(self) -> str:
-        """Name of the images in reports: the registered name, and the options if there are any."""
+        """Name of the images in reports: the registered name; a subclass may add its options."""
         return self.name
 
     @abstractmethod

@@ -36,7 +36,8 @@ def board(
     """Rank audited models by their worst-class accuracy, in one table for each set of conditions.
 
     Models are in one table only if their audits agree in data (hash, split, classes, images of each class), threat,
-    attacks with all settings, early stop and cascade. Accuracies are those under all attacks of the audit together.
+    attacks with all settings, early stop, cascade, repeats and grid. Accuracies are those under all attacks of the
+    audit together.
 
     The rank of a model is 1 + the number of models in its table that are significantly better
     (`classwise.stats.model_ranks.worst_class_ranks`); models may share a rank. Rows are in the order of the ranks, then

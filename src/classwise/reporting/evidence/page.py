@@ -348,7 +348,12 @@ def supplement_table(found: Supplement) -> Table:
 
     about = ", ".join(filter(None, (found["data"], found["threat"])))
     caption = f"{found['kind'].capitalize()} {found['name']}: {about}"
-    note = f"{found['sentence']} Each interval is for its row alone; no criterion is decided on this table.".strip()
+    intervals = {
+        "curve": "Each interval is for its row alone",
+        "worst-class search": "Intervals are simultaneous, for these images",
+        "corruptions": "Beside a lowest class is the interval of the lowest accuracy, whichever class has it",
+    }[found["kind"]]
+    note = f"{found['sentence']} {intervals}; no criterion is decided on this table.".strip()
     kind = "corruption" if found["kind"] == "corruptions" else "class"
     rows = [Row(row["name"], cells(row)) for row in found["rows"]]
     return Table(caption, [kind, "n", found["measure"]], rows, note)

@@ -21,7 +21,7 @@ Kind = Literal["curve", "worst-class search", "corruptions"]
 
 
 class SupplementRow(TypedDict):
-    """A class, or a corruption, with its number of images, a measured value, and the 95 % interval of it alone."""
+    """A class, or a corruption, with its number of images, and a measured value with its 95 % interval."""
 
     name: str
     n: int

@@ -82,14 +82,14 @@ def export(
     LaTeX tables have labels such as ``tab:classes`` and by default the columns that fit a text width. Figures are drawn
     for print, with texts of 7.5 to 9 points at ``width``.
 
-    - Audit. As CSV only ``images``: the name, the class and the groups of each image, whether it is correct under each
-      attack, and its predicted class. Tables: ``classes``, ``attacks``, ``confusion-<attack>``, ``epochs``;
+    - Audit. As CSV only ``images``, the name, the class and the groups of each image, whether it is correct under each
+      attack, and its predicted class, ``confusion-<attack>`` and ``epochs``. Tables: ``classes``, ``attacks``;
       ``probabilities`` with repeats.
-      Figures: ``strip``, ``classes``, ``confusion-<attack>``, ``errors-<attack>``, and the training curves
-      (``epochs-<panel>``). The figure ``classes`` has a panel for clean images and for all attacks together, or for
-      each of ``columns`` that names one. Of an incomplete audit, the tables ``classes`` and ``attacks`` and the figure
-      ``classes`` contain bounds, and nothing else is written, but for the table and the figure ``estimates`` of a
-      sample.
+      Figures: ``strip``, ``classes``, ``confusion-<attack>`` and ``errors-<attack>``, of ``all`` and the strongest
+      attack, and the training curves (``epochs-<panel>``). The figure ``classes`` has a panel for clean images and for
+      all attacks together, or for each of ``columns`` that names one. Of an incomplete audit, the tables ``classes``
+      and ``attacks`` and the figure ``classes`` contain bounds, and nothing else is written, but for the table and the
+      figure ``estimates`` of a sample.
     - Comparison. Tables and figures: ``methods``, ``classes``, and ``difference-<method>`` relative to the first
       method. Of three or more methods also the figure ``accuracies``: worst-class against overall accuracy.
     - Curve. ``curve.csv`` contains the accuracy of each class at each radius with its interval, the table ``radii`` the

@@ -12,7 +12,13 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import shown_warnings
-from classwise.reporting.facts.comparison_tables import MAX_METHODS, exceeds_all, methods_of, unexceeded_methods
+from classwise.reporting.facts.comparison_tables import (
+    MAX_METHODS,
+    exceeds_all,
+    methods_of,
+    unexceeded_methods,
+    worst_of,
+)
 from classwise.reporting.facts.sentences import Headline
 from classwise.stats.intervals import Estimate
 from classwise.stats.power import MOST_PLANNED, images_to_exclude, runs_to_exclude
@@ -109,18 +115,18 @@ def headline(comparison: Comparison) -> Headline:
     """The headline: with the highlighted accuracy; it names a best method only if it is decided."""
     methods, best = methods_of(comparison), comparison.best
     over = {name: f"mean over {row['seeds']} seeds" for name, row in methods.items() if row["seeds"] > 1}
-    worst = formatting.percent(methods[best[0]]["worst"])
+    worst, measure = formatting.percent(methods[best[0]]["worst"]), f"{worst_of(comparison.group, '-')} accuracy"
     strong = f"{worst} ({over.get(best[0]) or formatting.listed(comparison.lowest_classes[best[0]])})"
     number = f" of {len(methods)}" if len(methods) > 2 else ""
     if len(methods) == 1:
-        return Headline("Worst-class accuracy: ", strong, "")
+        return Headline(f"{measure.capitalize()}: ", strong, "")
     if exceeds_all(comparison, best[0], "worst"):
-        return Headline(f"{best[0]} has the highest worst-class accuracy{number}: ", strong, "")
-    before = f"No worst-class accuracy is significantly above all others; the highest{number} is "
+        return Headline(f"{best[0]} has the highest {measure}{number}: ", strong, "")
+    before = f"No {measure} is significantly above all others; the highest{number} is "
     if len(best) == len(methods):
-        before = "Equal worst-class accuracies on these images: "
+        before = f"Equal {measure.removesuffix('y')}ies on these images: "
     elif len(methods) == 2:
-        before = "No significant difference in worst-class accuracy; the highest is "
+        before = f"No significant difference in {measure}; the highest is "
     named = formatting.listed([f"{name} ({over[name]})" if name in over else name for name in best])
     return Headline(before, worst, f" with {named}")
 
@@ -131,7 +137,7 @@ def method_sentences(comparison: Comparison) -> list[str]:
     if len(methods) <= MAX_METHODS:
         return [_method_sentence(row, comparison) for row in methods.values()]
     best = unexceeded_methods(comparison)
-    measures = "both overall and worst-class accuracy on these images"
+    measures = f"both overall and {worst_of(comparison.group, '-')} accuracy on these images"
     named = formatting.listed(best, limit=len(best))
     return [f"Of {len(methods)} methods, no other is higher in {measures} than {named}."]
 
@@ -140,7 +146,8 @@ def _method_sentence(row: Mapping[str, Any], comparison: Comparison) -> str:
     """Worst-class and overall accuracy of a method with intervals, and its number of training runs."""
     name, seeds, alpha = row["method"], row["seeds"], comparison.alpha
     lowest = comparison.lowest_classes[name]
-    classes, worst = formatting.listed(lowest), f"worst-class accuracy {formatting.percent(row['worst'])}"
+    classes = formatting.listed(lowest)
+    worst = f"{worst_of(comparison.group, '-')} accuracy {formatting.percent(row['worst'])}"
     worst_interval = formatting.interval(row["worst_low"], row["worst_high"], alpha)
     ends = formatting.interval(row["overall_low"], row["overall_high"], alpha)
     ends = ends.removeprefix(f"{formatting.level(alpha)} interval ")
@@ -155,8 +162,9 @@ def _method_sentence(row: Mapping[str, Any], comparison: Comparison) -> str:
 def pair_sentences(facts: PairFacts) -> list[str]:
     """Sentences on the differences of two methods: worst class, overall, classes, and what intervals cover."""
     pair, significant = facts.pair, list(facts.significant)
+    worst = worst_of(None if facts.kind == "class" else facts.kind, "-")
     accuracies = (
-        f"Difference in worst-class accuracy: {_difference(pair.minima)} percentage points "
+        f"Difference in {worst} accuracy: {_difference(pair.minima)} percentage points "
         f"({formatting.level(facts.alpha)} interval {_span(pair.minima)}{facts.advice}). Difference in overall "
         f"accuracy: {_difference(pair.overall)} percentage points ({_span(pair.overall)}; p "
         f"{formatting.probability(pair.p_value)}, {pair.test}, not adjusted for other comparisons), on "

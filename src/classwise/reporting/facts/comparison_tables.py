@@ -32,10 +32,15 @@ MAX_CLASSES = 40
 """Maximum number of classes in a figure: the worst ones, or those with the largest differences."""
 
 
+def worst_of(group: str | None, joint: str = " ") -> str:
+    """``worst class`` or, with a grouping, ``worst group``; with a hyphen as ``joint`` before a noun."""
+    return f"worst{joint}{'class' if group is None else 'group'}"
+
+
 def measure_dots(comparison: Comparison, *, width: float | None = None) -> Drawing:
     """Overall and worst-class accuracy per method with intervals; a row per method if there are too few colours."""
     title, names, values = f"Accuracy {comparison.conditions}, percent", comparison.names, _values(comparison)
-    rows = ["Overall", "Worst class"]
+    rows = ["Overall", worst_of(comparison.group).capitalize()]
     if len(names) > MAX_METHODS:
         return dot_rows(title, names, rows, values, alpha=comparison.alpha, width=width)
     return dot_rows(title, rows, names, list(zip(*values, strict=True)), alpha=comparison.alpha, width=width)
@@ -46,8 +51,9 @@ def accuracy_points(comparison: Comparison, *, width: float | None = None) -> Dr
     values = _values(comparison)
     if len(values) < 3 or not np.isfinite(values).all():
         return None
-    title = f"Worst-class and overall accuracy {comparison.conditions}, percent"
-    axes = ("overall accuracy", "worst-class accuracy")
+    worst = worst_of(comparison.group, "-")
+    title = f"{worst.capitalize()} and overall accuracy {comparison.conditions}, percent"
+    axes = ("overall accuracy", f"{worst} accuracy")
     return trade_off(title, comparison.names, values, axes, alpha=comparison.alpha, width=width)
 
 
@@ -99,7 +105,7 @@ def measure_table(comparison: Comparison) -> Table:
     """
     others = arranged("worst20", "mcd", "cv", without=("overall", "worst", "macro"))
     titles = (metric.title for metric in others)
-    heads = ["method", "seeds", "n", "clean", "overall", "worst class", "worst", *titles]
+    heads = ["method", "seeds", "n", "clean", "overall", worst_of(comparison.group), "worst", *titles]
     methods = methods_of(comparison)
     best_overall, best_worst = _significantly_best(comparison, "overall"), _significantly_best(comparison, "worst")
     teachers = any(comparison.teachers.values())
@@ -116,9 +122,9 @@ def measure_table(comparison: Comparison) -> Table:
             cells.append(_over_seeds(metric, estimates))
         rows.append(Row(name, cells))
     note = (
-        f"In brackets: {formatting.level(comparison.alpha)} interval, or after ± the standard deviation over seeds. "
-        "With several seeds: means, of worst the mean of the lowest class "
-        "of each seed; the worst class is named by the lowest mean (the first one if several are equal)."
+        f"With a number: its {formatting.level(comparison.alpha)} interval, or after ± the standard deviation over "
+        f"seeds. With several seeds: means, of worst the mean of the lowest {_kind(comparison)} of each seed; the "
+        f"{worst_of(comparison.group)} is named by the lowest mean (the first one if several are equal)."
     )
     failures = failures_note(inputs for runs in comparison.inputs.values() for inputs in runs)
     note = f"{note} {failures}".rstrip()
@@ -173,18 +179,21 @@ def methods_of(comparison: Comparison) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in records(comparison.table)}
 
 
-def selected_phrase(selected: Selected, alpha: float, kind: str | None = None) -> str:
+def selected_phrase(selected: Selected, alpha: float, kind: str | None = None, *, ranked: bool = False) -> str:
     """A phrase on the model that was selected on these images, with intervals that account for the selection.
 
     Args:
         selected: the model.
         alpha: 1 minus the coverage of the intervals.
         kind: the grouping, as of `Audit.group`; None or ``"class"``: the class.
+        ranked: whether it was selected by its rank in a leaderboard; otherwise by its worst-class accuracy.
     """
     noun = formatting.singular(kind)
     worst, overall = (formatting.bracketed(found.low, found.high) for found in (selected.worst, selected.overall))
     have = f"and {formatting.counted(selected.tied, 'other')} have" if selected.tied else "has"
     start = f"{selected.name} {have} the highest accuracy of the worst {noun} among {selected.models} on these images"
+    if ranked:
+        start = f"{selected.name} is the first of {selected.models} in rank, selected on these images"
     ends = f"{formatting.level(alpha)} intervals that account for its selection"
     return f"{start}: worst {noun} {worst}, overall {overall} ({ends})"
 

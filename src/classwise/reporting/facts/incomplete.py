@@ -17,6 +17,7 @@ from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.reporting import formatting
 from classwise.reporting.facts.audit_summary import MAX_BARS, heading, inputs_of
 from classwise.reporting.facts.audit_tables import PAGE_ORDER, metrics_note
+from classwise.reporting.facts.comparison_tables import worst_of
 from classwise.reporting.facts.provenance import settings_of
 from classwise.reporting.facts.sentences import caveats
 from classwise.reporting.figures.dots import MAX_ESTIMATES, estimate_dots
@@ -76,7 +77,7 @@ class IncompleteReport:
 
     def lines(self) -> Iterator[str]:
         """The lines below the tables of the text."""
-        yield f"{BOUNDS_NOTE} The worst class is reported once every image is judged."
+        yield f"{BOUNDS_NOTE} The {worst_of(self.audit.group)} is reported once every image is judged."
 
     def drawing(self, *, width: float | None = None) -> Drawing:
         """Bounds of the class accuracies under all attacks; at most `MAX_BARS` classes, lowest upper bounds first."""
@@ -256,7 +257,8 @@ class SampleReport(IncompleteReport):
         images = formatting.counted(survivors, "survivor")
         share = found.passes / found.full_audit_passes
         cost = "under 1 %" if share < 0.01 else f"about {100 * share:.0f} %"
-        reached = "the intervals for these images are" if found.finished else "stopped before the intervals were"
+        intervals = "the overall and worst-class intervals for these images"
+        reached = f"{intervals} are" if found.finished else f"stopped before {intervals} were"
         return (
             f"{formatting.listed(design.second)} ran on {formatting.count(sampled)} of the {images} of "
             f"{formatting.listed(design.first)}; {cost} of the passes of a full audit; {reached} within "

@@ -17,8 +17,8 @@ def repeats_note(audit: Audit) -> str:
     return (
         f"Verdicts: an image counts as correct if {meta.decided_by} are correct. Here each image counts with the "
         "fraction of its passes that are correct on the image that the attack returned; under all, with its lowest "
-        f"fraction, which is too low rather than too high. In brackets: {formatting.level(audit.alpha)} interval for "
-        "new images and new passes."
+        f"fraction, which is too low rather than too high. With a number: its "
+        f"{formatting.level(audit.alpha)} interval for new images and new passes."
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 from classwise.auditing.compare.compare import Crossing
 from classwise.auditing.compare.comparison import Comparison
 from classwise.reporting import formatting
+from classwise.reporting.facts.comparison_tables import worst_of
 from classwise.reporting.figures.lines import Series, line_chart
 from classwise.reporting.figures.radii import LEVELS, MAX_LEVELS
 from classwise.reporting.palette import SERIES
@@ -45,12 +46,12 @@ def crossing_table(crossing: Crossing) -> Table:
         )
         texts = (str(level), str(int(row["seeds"])), formatting.count(row["n"]))
         rows.append(Row(str(name), [*map(Cell, texts), overall, Cell(str(row["worst_class"])), worst]))
-    heads = ["method", crossing.field, "seeds", "n", "overall", "worst class", "worst"]
+    heads = ["method", crossing.field, "seeds", "n", "overall", worst_of(crossing.group), "worst"]
     name = formatting.lowest_interval_name(crossing.alpha, crossing.group)
     note = (
         f"{formatting.sentence(crossing.population)} Beside worst: {name}. With several seeds: mean over seeds, "
-        "of worst the mean of the lowest class of each seed; the worst class is named by the lowest mean (the first "
-        "one if several are equal). No tests are computed."
+        f"of worst the mean of the lowest one of each seed; the {worst_of(crossing.group)} is named by the lowest mean "
+        "(the first one if several are equal). No tests are computed."
     )
     caption = f"Accuracy by {crossing.field}, percent [{formatting.level(crossing.alpha)} interval]"
     return Table(caption, heads, rows, note)
@@ -76,7 +77,10 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
 
     if len(crossing.names) == 1:
         (name,) = crossing.names
-        lines = [line(name, "overall", "overall", "stroke-main"), line(name, "worst", "worst class", "stroke-weak")]
+        lines = [
+            line(name, "overall", "overall", "stroke-main"),
+            line(name, "worst", worst_of(crossing.group), "stroke-weak"),
+        ]
         return [line_chart(f"{name}: accuracy versus radius, percent", lines, x_label)]
     return [
         line_chart(
@@ -87,7 +91,10 @@ def crossing_figures(crossing: Crossing) -> list[Drawing]:
             ],
             x_label,
         )
-        for measure, title in (("overall", "Overall accuracy"), ("worst", "Worst-class accuracy"))
+        for measure, title in (
+            ("overall", "Overall accuracy"),
+            ("worst", f"{worst_of(crossing.group, '-').capitalize()} accuracy"),
+        )
     ]
 
 

@@ -131,8 +131,8 @@ def _half_radius(facts: Weakness) -> str:
         if facts.kind != "class":  # a curve has no groupings
             return ""
         return (
-            f"The radius at which half of the images of {facts.name} fail is not in this audit; classwise curve "
-            "computes it (median)."
+            f"The radius at which half of the images of {facts.name} fail is not in this audit, or above the range of "
+            "its curve; classwise curve computes it (median)."
         )
     radius, norm, source = facts.half_radius
     if not radius:

@@ -34,6 +34,7 @@ class Confusion:
         groups: superclass of each class, or None.
         group_names: one name per superclass.
         totals: (C,) images per class, if some are not counted in the matrix; None: the row sums.
+        of_superclasses: whether the rows are superclasses, so that errors within one are on the diagonal.
     """
 
     matrix: IntArray | sparse.csr_array
@@ -41,6 +42,7 @@ class Confusion:
     groups: tuple[int, ...] | None = None
     group_names: tuple[str, ...] = ()
     totals: IntArray | None = None
+    of_superclasses: bool = False
 
     @property
     def images(self) -> IntArray:
@@ -81,8 +83,12 @@ class Confusion:
             return self, ""
         if self.groups is not None and len(self.group_names) <= most:
             member = np.eye(len(self.group_names), dtype=np.int64)[list(self.groups)]
-            note = f"The {len(self.names)} classes are aggregated into their {len(self.group_names)} superclasses."
-            return Confusion(member.T @ (self.matrix @ member), self.group_names, totals=member.T @ self.images), note
+            note = (
+                f"The {len(self.names)} classes are aggregated into their {len(self.group_names)} superclasses; errors "
+                "within a superclass count as the diagonal."
+            )
+            counts, totals = member.T @ (self.matrix @ member), member.T @ self.images
+            return Confusion(counts, self.group_names, totals=totals, of_superclasses=True), note
         errors = np.asarray(self.matrix.sum(axis=1)) - self.matrix.diagonal()
         selected = np.sort(np.argsort(-errors, kind="stable")[:most])
         shown = self._take(selected)
@@ -182,7 +188,9 @@ def heatmap(
     for row, column in np.argwhere(counts > 0) if kind == "rates" else np.argwhere(np.nan_to_num(values) > 0):
         corner = (left + column * cell, top + row * cell, cell)
         inner = _cell(float(values[row, column]), most, corner, kind)
-        title = _hover_text(names, row, column, int(counts[row, column]), int(images[row]))
+        right = "classified within the superclass" if confusion.of_superclasses else "classified correctly"
+        ending = right if row == column else f"misclassified as {names[column]}"
+        title = _hover_text(names[row], int(counts[row, column]), int(images[row]), ending)
         title += _CORRECT.get(kind, "").format(names[column])
         cells = {} if labels is None else {"group": labels[names[row]], "predicted": labels[names[column]]}
         marks.append(Group(inner, title, images=cells and {"attack": attack, **cells}))
@@ -222,10 +230,9 @@ def _short_percent(share: float) -> str:
     return "<1" if share < 0.005 else f"{100 * share:.0f}"
 
 
-def _hover_text(names: Sequence[str], row: int, column: int, count: int, images: int) -> str:
+def _hover_text(name: str, count: int, images: int, ending: str) -> str:
     share = formatting.percent(count / images) if images else formatting.NONE
-    ending = "classified correctly" if row == column else f"misclassified as {names[column]}"
-    return f"{names[row]}: {formatting.count(count)} of {formatting.count(images)} ({share}) {ending}"
+    return f"{name}: {formatting.count(count)} of {formatting.count(images)} ({share}) {ending}"
 
 
 def _blocks(confusion: Confusion, left: float, top: float, cell: float) -> list[Mark]:

@@ -162,7 +162,7 @@ def _bars(summary: AuditSummary, viewer: str = "") -> dict[str, Any]:
     hidden = len(summary.order) - MAX_BARS
     caption = (
         f"Lines on the bars are {formatting.level(summary.alpha)} intervals; the dashed line is the overall accuracy. "
-        f"The worst {summary.singular} of each panel is highlighted (the first of equal ones)."
+        f"The worst {summary.singular} of each panel is highlighted (none if several tie)."
     )
     caption += f" {own}" if (own := own_intervals_note(summary)) else ""
     if summary.meta.cascade:
@@ -197,9 +197,10 @@ def _confusion(audit: Audit, summary: AuditSummary, name: str, viewer: str, *, c
     condensed, note = summary.confusions[name].condensed()
     if name == ALL:
         order = formatting.listed([label for label in summary.meta.attacks if label in audit.attacks])
+        diagonal = "; the diagonal counts images that are classified correctly under all of them"
         about = (
-            f"Each image is counted by its first incorrect prediction, in the order {order}; the diagonal counts "
-            "images that are classified correctly under all of them."
+            f"Each image is counted by its first incorrect prediction, in the order {order}"
+            f"{'' if condensed.of_superclasses else diagonal}."
             if summary.attacked
             else "Predictions on clean images."
         )

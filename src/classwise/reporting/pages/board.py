@@ -128,7 +128,7 @@ def _table(table: BoardTable, number: int, most: int, folder: Path | None) -> di
     threat = (about.threat or "threat not stated") if about.attacked else "no attack"
     classes = formatting.counted(len(about.classes), "class", "classes")
     omitted = len(rows) - len(rows[:most])
-    mark = f"best of {len(rows)} on these images" if table.selected else ""
+    mark = f"first of {len(rows)} on these images" if table.selected else ""
     return {
         "id": f"table-{number}",
         "title": f"{data}, {threat}: {table.attacks}",
@@ -203,7 +203,8 @@ def _notes(table: BoardTable) -> list[str]:
     notes = [table.caveat] if table.caveat else []
     if table.selected is None:
         return notes
-    selected = f"{selected_phrase(table.selected, table.alpha)}. Other intervals are of a model chosen beforehand."
+    phrase = selected_phrase(table.selected, table.alpha, ranked=True)
+    selected = f"{phrase}. Other intervals are of a model chosen beforehand."
     pairs = len(table.entries) * (len(table.entries) - 1) // 2
     level = formatting.level(table.alpha)
     how = {

@@ -26,6 +26,7 @@ from classwise.reporting.facts.comparison_tables import (
     measure_dots,
     measure_table,
     pair_table,
+    worst_of,
 )
 from classwise.reporting.facts.provenance import settings_of
 from classwise.reporting.facts.training_curves import curves_of_audit
@@ -80,8 +81,9 @@ def comparison_context(comparison: Comparison) -> dict[str, Any]:
         "headline": headline(comparison),
         "sentences": method_sentences(comparison),
         "lowest_interval": (
-            f"Worst class: {formatting.lowest_interval_name(comparison.alpha, comparison.group)}; of several seeds, of "
-            "the mean over the seeds."
+            f"{worst_of(comparison.group).capitalize()}: "
+            f"{formatting.lowest_interval_name(comparison.alpha, comparison.group)}; of several seeds, of the mean "
+            "over the seeds."
         ),
         "measures": both_widths(measure_dots, comparison),
         "points": None if accuracy_points(comparison) is None else both_widths(accuracy_points, comparison),

@@ -102,6 +102,6 @@ def class_table(result: WorstClass) -> Table:
         "Results per class",
         ("class", "n", "clean, %", f"{first}, %", "all attacks, %", "unsettled images", "may be the worst"),
         rows,
-        f"Below each accuracy: simultaneous {level} intervals for these images. Unsettled images survived the attacks "
-        "that were run on them; the other attacks of the suite were not run on them.",
+        f"Below the accuracy under all attacks: simultaneous {level} intervals for these images. Unsettled images "
+        "survived the attacks that were run on them; the other attacks of the suite were not run on them.",
     )

@@ -65,7 +65,7 @@ def _board_table(table: BoardTable, number: str) -> Iterator[str | TextTable]:
     if table.caveat:
         yield f"note: {table.caveat}"
     if table.selected is not None:
-        yield selected_phrase(table.selected, table.alpha).replace("\u00a0", " ")
+        yield selected_phrase(table.selected, table.alpha, ranked=True).replace("\u00a0", " ")
     yield ""
 
 

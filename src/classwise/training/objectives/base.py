@@ -87,8 +87,8 @@ class Step:
     """The terms of the loss and the logits of a training step, before reduction.
 
     Args:
-        terms: terms of the loss by name, each (N,). ``"clean"`` and ``"robust"`` are multiplied by the class settings
-            ``clean_weight`` and ``robust_weight``; other terms have weight 1.
+        terms: terms of the loss by name, each (N,). Reductions multiply ``"clean"`` and ``"robust"`` by the class
+            settings ``clean_weight`` and ``robust_weight`` (`classwise.training.reductions.base.per_image`).
         clean_logits: logits on the clean images, (N, classes), or None if not computed.
         robust_logits: logits on the attacked images, (N, classes), or None if not computed.
         steps: number of steps of the inner attack at whose start the image was classified correctly, (N,), or None if

@@ -85,7 +85,7 @@ class ClassSchedule(Described, ABC):
         """Return the state before the first epoch."""
 
     def before_training(self, state: State, outputs: Callable[[], Tensor]) -> State:
-        """Return the state before the first epoch, given the outputs of the untrained network.
+        """Return the state before the first epoch, given the outputs of the initial network.
 
         Args:
             state: the state from `start`.
@@ -104,7 +104,10 @@ class ClassSchedule(Described, ABC):
 
     @abstractmethod
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
-        """Return the settings of an epoch (from 0): those of the previous schedules, modified by this one."""
+        """Return the settings of an epoch (from 0): those of the previous schedules, modified by this one.
+
+        It may be called before each step.
+        """
 
 
 def latest(known: Tensor, measured: Tensor) -> Tensor:

@@ -117,7 +117,7 @@ class ClassWeights(ClassSchedule):
 class LDAM(ClassSchedule):
     """Logit margins max_margin (n_c / min n)^(-1/4), and effective-number weights from ``start_epoch`` on.
 
-    The margins apply to any objective, through its criterion.
+    The margins apply to any objective that calls its criterion; `rslad` does not.
 
     Args:
         max_margin: the margin of the smallest class, in logits; 0.5 in the paper.
@@ -179,10 +179,10 @@ class LDAM(ClassSchedule):
 class BalancedSoftmax(ClassSchedule):
     """Logit adjustment in training: the loss of the logits f_c + tau log n_c, n_c the training images of class c.
 
-    It applies to any objective, through its criterion. The inner attack and divergences use the unadjusted logits, and
-    so does the trained network, whose predictions are therefore those of balanced classes. AT-BSL is AT with this loss.
-    A class without images counts as one with one image. For balanced data, all classes get the same constant, which has
-    no effect.
+    It applies to any objective that calls its criterion; `rslad` does not. The inner attack and divergences use the
+    unadjusted logits, and so does the trained network, whose predictions are therefore those of balanced classes. AT-
+    BSL is AT with this loss. A class without images counts as one with one image. For balanced data, all classes get
+    the same constant, which has no effect.
 
     Args:
         tau: the paper's tau; 1 is the balanced softmax, 0 the unadjusted loss.

@@ -132,6 +132,10 @@ def test_a_curve_of_the_same_images_has_the_radius() -> None:
     assert found is not None
     assert found.radius == pytest.approx(0.11)
     assert found[1:] == ("Linf", "curve radii")
+    high = curve_of(outcomes)
+    beyond = dataclasses.replace(high, frame=high.frame.assign(low=0.2, high=math.inf))
+    weak = cw.weakness(Audit(outcomes), curve=beyond)
+    assert (weak.half_radius, weak.too_short) == (None, "radii")
     for changes in ({"data_hash": "ab"}, {"model_hash": "cd"}, {"norm": "L2"}):
         check_refused(
             f"^curve: its {next(iter(changes))} is .*; give another curve$",

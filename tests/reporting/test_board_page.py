@@ -50,7 +50,7 @@ def test_tables_sorted_by_rank(tmp_path: Path) -> None:
     assert heads[0] == [column.head for column in columns()]
     assert text_of(next(tables[0].iter("caption"))) == "3 models, 400 images, 2 classes; accuracy in percent"
     assert [row[:2] for row in rows[0]] == [
-        ["dafa|best of 3 on these images", "1|1–2"],
+        ["dafa|first of 3 on these images", "1|1–2"],
         ["<b>cfa</b>", "1|1–2"],
         ["at", "3"],
     ]

@@ -76,6 +76,7 @@ CASES: dict[str, dict[str, Any]] = {
         "half_radius": HalfRadius(0.5, "L2", "curve x")
     },
     "At least half of the images of washer fail without an attack.": {"half_radius": HalfRadius(0.0, "L2", "cw")},
+    "Fewer than half of the images of washer fail within the radii of curve x.": {"too_short": "x"},
     "4 of 5 images of washer fail, first misclassified as nut (2), 2 of them without a prediction.": {
         "predicted": (("nut", 2),)
     },

@@ -106,6 +106,7 @@ class Weakness(TextDisplay):
         training_classes: number of classes with training images; 0 if it is not known.
         half_radius: None without a curve or a minimum-norm attack that reaches half of the images.
         clearest: the failures of the largest clean margins, largest first.
+        too_short: name of the curve within whose radii fewer than half of the images fail; empty for none.
 
     Example:
         >>> import classwise as cw
@@ -132,6 +133,7 @@ class Weakness(TextDisplay):
     training_classes: int
     half_radius: HalfRadius | None
     clearest: tuple[Failure, ...]
+    too_short: str = ""
 
 
 @checked
@@ -188,6 +190,8 @@ def weakness(
     right = table["clean"].to_numpy() if attacked and "clean" in table else None
     lowest = np.flatnonzero(counts.present & (counts.accuracy == np.nanmin(counts.accuracy)))
     training, training_classes = (None, 0) if source.group or run is None else _training(run, outcomes, label)
+    curve = None if source.group else curve
+    half_radius = _half_radius(outcomes, members, names[label], curve)
     return Weakness(
         kind=source.group or "class",
         name=names[label],
@@ -201,7 +205,8 @@ def weakness(
         small_margins=None if right is None else _small_margins(outcomes, members, right),
         training=training,
         training_classes=training_classes,
-        half_radius=_half_radius(outcomes, members, names[label], None if source.group else curve),
+        half_radius=half_radius,
+        too_short="" if curve is None or half_radius is not None else curve.name,
         clearest=() if right is None else _clearest(outcomes, wrong & right, predictions),
     )
 

@@ -81,12 +81,12 @@ class Evidence:
         fixed = verdict.trainings < self.trainings
         trainings = number_of_trainings(self.trainings if fixed else verdict.trainings)
         parts = [f"{trainings}, intervals for fixed models" if fixed else trainings]
-        return f" ({', '.join([*parts, *([] if self.scale == 'full' else self._budget())])})"
+        several = len(self.data) > 1  # the verdict may be on one of them
+        budget = [f"models of {len(self.data)} data sets"] if several else self._budget()
+        return f" ({', '.join([*parts, *([] if self.scale == 'full' else budget)])})"
 
     def _budget(self) -> list[str]:
         parts = []
-        if len(self.data) > 1:  # a verdict may be on one of them
-            return [f"models of {len(self.data)} data sets"]
         if self.train_images:
             of = "" if tuple(self.data) == (CIFAR,) else f" of {' and '.join(self.data)}"
             parts.append(f"{_several(self.train_images)} images{of}")

@@ -130,9 +130,11 @@ def _half_radius(facts: Weakness) -> str:
     if facts.half_radius is None:
         if facts.kind != "class":  # a curve has no groupings
             return ""
+        if facts.too_short:
+            return f"Fewer than half of the images of {facts.name} fail within the radii of curve {facts.too_short}."
         return (
-            f"The radius at which half of the images of {facts.name} fail is not in this audit, or above the range of "
-            "its curve; classwise curve computes it (median)."
+            f"The radius at which half of the images of {facts.name} fail is not in this audit; classwise curve "
+            "computes it (median)."
         )
     radius, norm, source = facts.half_radius
     if not radius:

@@ -321,7 +321,9 @@ def test_the_overview_of_a_claim() -> None:
         test = Test(claim="kdd21/C8", estimand=covers, estimators=[normal(value)], covers=(covers,))
         return result_of(scale, *evaluate([test]))
 
-    assert overview("kdd21/C8")[2:] == ("not tested", None, "not run yet", "", "")
+    assert overview("kdd21/C1")[2:] == ("not tested", None, "not run yet", "", "")
+    costly = catalogue.claim("kdd21/C8").missing
+    assert overview("kdd21/C8")[2:] == ("not tested", None, f"needs {costly}", "", "")
     good, bad, unclear = tested("on average", 3), tested("in every row", -3, "reduced"), tested("in every row", 1)
     one = overview("kdd21/C8", good)
     assert (one.whole, one.why, one.scales) == ("inconclusive", "not tested: in every row", "small")

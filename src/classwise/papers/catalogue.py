@@ -177,6 +177,8 @@ class Claim:
         parts: parts that must be tested before the claim gets a verdict; empty if it has only one. Parts that no test
             covers state what the tests leave out: other data sets, sizes as printed, words such as "much".
         untestable: what no training can test, to the reason; it has no part in the verdict, and pages state it.
+        missing: what a test needs that is not cheap: a number of test images, or an item, its scale and its cost. Pages
+            state it as long as no result tests the claim.
         default_part: the part that a test covers if it names none.
         same_as: equivalent claims of other papers, as ``kdd21/C1``, or ``kdd21/C1: part`` for a part of one.
         question: whether it asks rather than states; items report measurements for it, without verdicts.
@@ -190,6 +192,7 @@ class Claim:
     paper: str
     parts: tuple[str, ...] = ()
     untestable: dict[str, str] = dataclasses.field(default_factory=dict)
+    missing: str = ""
     default_part: str = ""
     same_as: tuple[str, ...] = ()
     question: bool = False

@@ -408,7 +408,7 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         shown = None if claim.question else _shown(summary, whole)
         tests = ([shown] if shown else []) + summary.tests
         scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
-        why = _why(summary, whole, shown)
+        why = _why(claim, summary, whole, shown)
         found.append(Overview(claim, summary, whole, shown, why, " + ".join(scales), _data(*shown) if shown else ""))
     return found
 
@@ -483,11 +483,13 @@ def _shown(summary: ClaimSummary, whole: Whole) -> tuple[Result, Verdict] | None
     return max(of.get("inconclusive", of.get("supported", [])), key=p_value, default=None)
 
 
-def _why(summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | None) -> str:
+def _why(claim: Claim, summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | None) -> str:
     """Why a claim is supported, not observed or inconclusive, or not tested, in a few words."""
     if shown is None:
         notes = [verdict.note for _, verdict in summary.verdicts if verdict.note]
-        return notes[0] if notes else "" if whole == OPEN else "not run yet"
+        if notes or whole == OPEN:
+            return notes[0] if notes else ""
+        return f"needs {claim.missing}" if claim.missing else "not run yet"
     result, verdict = shown
     answer = conclusive(verdict, result.evidence)
     if whole == "inconclusive" and answer == "supported":

@@ -71,6 +71,34 @@ def test_points_are_in_the_ball_of_each_image_and_terms_are_per_image(
     assert mean(step, batch, ClassSettings()).shape == ()
 
 
+CHANGED = {
+    "beta": torch.tensor([1.0, 2.0, 4.0]),
+    "clean_weight": torch.tensor([1.0, 2.0, 4.0]),
+    "robust_weight": torch.tensor([1.0, 2.0, 4.0]),
+    "logit_margin": torch.tensor([0.1, 0.2, 0.4]),
+    "logit_adjustment": torch.tensor([0.1, 0.2, 0.4]),
+    "pair_weight": torch.tensor([[1.0, 2.0, 4.0]] * 3),
+    "clean_temperature": torch.tensor([1.0, 2.0, 4.0]),
+    "robust_temperature": torch.tensor([1.0, 2.0, 4.0]),
+}
+"""A value of each class setting that changes the loss of an objective that uses it."""
+
+
+@pytest.mark.parametrize("setting", CHANGED)
+@pytest.mark.parametrize("name", [*OBJECTIVES, "ard:alpha=0.5"])
+def test_an_objective_uses_the_class_settings_that_it_declares(
+    name: str, setting: str, model: Forward, batch: TrainingBatch
+) -> None:
+    """A recipe with a schedule that sets another one is refused, so no schedule is without effect."""
+    plain = ClassSettings(beta=torch.full((3,), 6.0))
+    changed = dataclasses.replace(plain, **{setting: CHANGED[setting]})
+    batch = dataclasses.replace(batch, progress=0.5)  # regularisers that grow have a weight
+    before, after = (per_image(worked(name, model, batch, given)[0], batch, given) for given in (plain, changed))
+    objective = make(OBJECTIVES, name)
+    declared = objective.uses | {f"{term}_weight" for term in objective.weighted_terms}
+    assert torch.equal(before, after) == (setting not in declared)
+
+
 def test_standard_training_is_the_cross_entropy(model: Forward, batch: TrainingBatch) -> None:
     step, _ = worked("standard", model, batch, ClassSettings())
     assert torch.allclose(mean(step, batch, ClassSettings()), F.cross_entropy(model(batch.x), batch.y))

@@ -41,6 +41,8 @@ from classwise.training import (
 )
 from classwise.training.averaging import Averager
 from classwise.training.classes.signals import ALWAYS, ATTACKED, OPTIONAL, ClassSettings
+from classwise.training.criteria.base import Criterion
+from classwise.training.criteria.softmax import Softmax
 from classwise.training.lr_schedules import LRSchedule
 from classwise.training.objectives.base import Objective
 from classwise.training.recipe_files import apply_budget, override_all, read_values, recipe_names, take_budgets
@@ -76,6 +78,10 @@ _LATER: dict[str, Any] = {
     "objective.scaled": False,
 }
 """Fields that are omitted from the digest at these defaults, since older recipes do not have them."""
+_OF_ATTACKS = frozenset({"epsilon", "target"})
+"""The class settings that an objective uses by its inner attack."""
+_USING = {"beta": "trades", "clean_temperature": "rslad", "robust_temperature": "rslad", "pair_weight": "csr"}
+"""An objective that uses a class setting; `at` uses the others."""
 EPOCH_FIELDS = ("start_epoch", "epochs", "halve_every", "drop_epochs")
 """Fields of schedules that are numbers of epochs, or lists of them."""
 
@@ -370,7 +376,7 @@ class Parts:
         assert self.threat is not None
         ones = torch.ones(len(classes), device=classes.device)
         settings = ClassSettings(epsilon=ones * self.threat.epsilon)
-        if self.objective.regularised:
+        if "beta" in self.objective.uses:
             settings = dataclasses.replace(settings, beta=ones * self.objective.beta)  # type: ignore[attr-defined]
         for schedule, state in zip(self.schedules, states, strict=True):
             settings = schedule.settings(state, settings, epoch)
@@ -397,6 +403,9 @@ def build_parts(recipe: Recipe) -> Parts:
             "criterion.attack = true: smooths the cross-entropy of the inner attack, which this recipe does not "
             "maximise; omit it, or use an objective and an attack that do, such as at and pgd"
         )
+    if "logit_margin" not in objective.uses and not _only_scales(objective.criterion):
+        name = CRITERIA.name_of(type(objective.criterion))
+        raise ClasswiseError(f"criterion {name!r}: this objective has no loss of the labels; use at, or ard:alpha=0.5")
     schedules = tuple(make(SCHEDULES, part) for part in recipe.schedules)
     if sum(schedule.sets_scale for schedule in schedules) > 1:
         raise ClasswiseError("more than one schedule sets the scale of the logits; use one of cmp, ldam and lis")
@@ -491,6 +500,11 @@ def recipe_from_values(values: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
+def _only_scales(criterion: Criterion) -> bool:
+    """Whether a criterion is the cross-entropy of scaled logits, without a margin."""
+    return type(criterion) is Softmax and criterion.margin == 0
+
+
 def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, validation: Validation) -> None:
     """Check that the objective and the data have what a schedule sets and reads.
 
@@ -503,12 +517,10 @@ def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, va
     Raises:
         ClasswiseError: if they do not.
     """
-    if schedule.needs_beta and not objective.regularised:
-        raise ClasswiseError(f"schedule {name!r} needs beta, which this objective does not have; use trades")
-    if schedule.needs_temperature and not objective.tempered:
+    used = objective.uses | (_OF_ATTACKS if objective.attacks else frozenset())
+    if unused := sorted(schedule.needs - used):
         raise ClasswiseError(
-            f"schedule {name!r} sets temperatures of a teacher's soft labels, which this objective does not have; "
-            "use rslad"
+            f"schedule {name!r} needs {unused[0]}, which this objective does not use; use {_USING.get(unused[0], 'at')}"
         )
     if missing := sorted(schedule.reads & OPTIONAL - objective.measures):
         raise ClasswiseError(

@@ -94,7 +94,7 @@ class Mart(AdversarialTraining):
 
     beta: NonNegative = 5.0
 
-    regularised = True
+    uses = Objective.uses | {"beta"}
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the cross-entropy, with the random initialisation of TRADES."""

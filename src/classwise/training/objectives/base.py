@@ -150,13 +150,12 @@ class Objective(Described, ABC):
 
     #: Whether it has an inner attack.
     attacks: ClassVar[bool] = True
-    #: Whether it has a regulariser, whose weight is the class setting ``beta`` (default: the field ``beta``).
-    regularised: ClassVar[bool] = False
     #: Whether it distils a teacher, the model of its field ``teacher``.
     distils: ClassVar[bool] = False
-    #: Whether the teacher's soft labels have temperatures, the class settings ``clean_temperature`` and
-    #: ``robust_temperature``.
-    tempered: ClassVar[bool] = False
+    #: The class settings that it uses besides ``scale``, ``sampling``, those of its attack and those of weighted terms:
+    #: ``beta`` (default: the field ``beta``) of a regulariser, ``clean_temperature`` and ``robust_temperature`` of a
+    #: teacher's soft labels, ``pair_weight``, and by default the two of the loss of the criterion.
+    uses: ClassVar[frozenset[str]] = frozenset({"logit_margin", "logit_adjustment"})
     #: The signals that it measures besides those of every objective.
     measures: ClassVar[frozenset[str]] = frozenset()
     #: The terms of its loss that class weights multiply.

@@ -146,7 +146,7 @@ class Balanced(Objective):
     tau: Past | None = None
     variant: Literal["paper", "code"] = "paper"
 
-    regularised = True
+    uses = Objective.uses | {"beta"}
     weighted_terms = frozenset({"robust"})
 
     @property

@@ -18,7 +18,7 @@ from classwise.core.compute.precision import Forward
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.config import Positive, Share, configurable
 from classwise.core.settings.description import PassCounts
-from classwise.training.classes.signals import ClassSettings
+from classwise.training.classes.signals import ClassSettings, Term
 from classwise.training.objectives.base import Objective, Step, TrainingBatch, with_fields
 
 
@@ -45,6 +45,13 @@ class Distillation(Objective):
 
     distils = True
     measures = frozenset({"train.steps"})
+
+    @property
+    def weighted_terms(self) -> frozenset[Term]:  # type: ignore[override]
+        """The terms whose weight, 1 - alpha or alpha, is not 0."""
+        alpha: float = self.alpha  # type: ignore[attr-defined]
+        weights: dict[Term, float] = {"clean": 1 - alpha, "robust": alpha}
+        return frozenset(term for term, weight in weights.items() if weight)
 
     def attacked(self, model: Forward, inputs: AttackInputs, attack: Attack, progress: float) -> dict[str, Tensor]:
         """Run the inner attack, and count the steps at whose start each image is classified correctly."""
@@ -88,6 +95,11 @@ class ARD(Distillation):
     alpha: Share = 1.0
     temperature: Positive = 30.0
 
+    @property
+    def uses(self) -> frozenset[str]:  # type: ignore[override]
+        """Those of the criterion, if the loss of the labels has a weight."""
+        return Objective.uses if "clean" in self.weighted_terms else frozenset()
+
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the clean cross-entropy and the divergence from the teacher, at the temperature."""
         model, t = self.criterion.scaled(model, settings), self.temperature
@@ -117,7 +129,7 @@ class RSLAD(Distillation):
 
     alpha: Share = 5 / 6
 
-    tempered = True
+    uses = frozenset({"clean_temperature", "robust_temperature"})
 
     def inner(self, attack: Attack) -> Attack:
         """Return the recipe's attack on the divergence from the teacher, with the initialisation of TRADES."""

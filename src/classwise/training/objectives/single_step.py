@@ -34,7 +34,7 @@ class _SingleStep(Objective):
 
     beta: NonNegative = 1.0
 
-    regularised = True
+    uses = Objective.uses | {"beta"}
     norms = ("Linf",)
 
     def inner(self, attack: Attack) -> Attack:

@@ -43,7 +43,7 @@ class Trades(Objective):
     beta: NonNegative = 6.0
     scaled: bool = False
 
-    regularised = True
+    uses = Objective.uses | {"beta"}
 
     @property
     def attack_overhead(self) -> PassCounts:
@@ -99,6 +99,8 @@ class ConfusionWeighted(Trades):
     clean_weight: NonNegative = 0.7
     confusion_weight: NonNegative = 0.3
     start_fraction: Share = 0.0
+
+    uses = Trades.uses | {"pair_weight"}
 
     def step(self, model: Forward, batch: TrainingBatch, points: dict[str, Tensor], settings: ClassSettings) -> Step:
         """Compute the three terms."""

@@ -64,12 +64,10 @@ class ClassSchedule(Described, ABC):
 
     #: The names of the signals that the trainer must measure.
     reads: ClassVar[frozenset[str]] = frozenset()
-    #: Whether it modifies beta, which the objective must then have.
-    needs_beta: ClassVar[bool] = False
+    #: The class settings that the objective must use, such as ``beta``; ``epsilon`` for an inner attack.
+    needs: ClassVar[frozenset[str]] = frozenset()
     #: Whether it divides the loss by 1 + beta, which the objective must then not do.
     divides_by_beta: ClassVar[bool] = False
-    #: Whether it sets temperatures of a teacher's soft labels, which the objective must then have.
-    needs_temperature: ClassVar[bool] = False
     #: Whether it sets the scale of the logits; at most one schedule of a recipe may.
     sets_scale: ClassVar[bool] = False
     #: Whether the paper starts from a robust model; a note is logged for a run from random weights.

@@ -29,7 +29,7 @@ class VectorBeta(ClassSchedule):
 
     beta: dict[ClassName, NonNegative]
 
-    needs_beta = True
+    needs = frozenset({"beta"})
 
     def start(self, classes: Classes) -> State:
         """Return the betas, (C,); NaN for the other classes.
@@ -75,7 +75,7 @@ class AutoBeta(ClassSchedule):
     homing: Matrix | None = None
 
     reads = frozenset({"train.confusion"})
-    needs_beta = True
+    needs = frozenset({"beta"})
 
     def start(self, classes: Classes) -> State:
         """Return the homing matrix and, if the field ``confusion`` is set, the chosen pair.

@@ -92,7 +92,7 @@ class CCR(_Calibration):
 
     lambda2: NonNegative = 0.5
 
-    needs_beta = True
+    needs = frozenset({"beta"})
     divides_by_beta = True
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:

@@ -35,6 +35,8 @@ class ConfusionSpectrum(ClassSchedule):
     high: Positive = 2.01
     handicap: Positive = 0.9
 
+    needs = frozenset({"pair_weight"})
+
     def start(self, classes: Classes) -> State:
         """Return zero counts and equal weights, (C, C); rows: true classes, columns: predictions."""
         zeros = torch.zeros(len(classes), len(classes), device=classes.device)

@@ -86,7 +86,7 @@ class ABSLD(ClassSchedule):
     highest: Positive = 5.0
 
     reads = frozenset({"train.clean_error", "train.robust_error"})
-    needs_temperature = True
+    needs = frozenset({"clean_temperature", "robust_temperature"})
 
     def start(self, classes: Classes) -> State:
         """Return temperatures of 1."""

@@ -51,7 +51,7 @@ class FRL(ClassSchedule):
     max_radius_factor: Positive = 3.0
 
     reads = frozenset({"valid.clean", "valid.robust"})
-    needs_beta = True
+    needs = frozenset({"beta"})
     fine_tunes = True
 
     @property

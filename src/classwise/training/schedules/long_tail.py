@@ -117,8 +117,6 @@ class ClassWeights(ClassSchedule):
 class LDAM(ClassSchedule):
     """Logit margins max_margin (n_c / min n)^(-1/4), and effective-number weights from ``start_epoch`` on.
 
-    The margins apply to any objective that calls its criterion; `rslad` does not.
-
     Args:
         max_margin: the margin of the smallest class, in logits; 0.5 in the paper.
         scale: the factor of the logits after the margin; 30 in the paper, whose logits are cosines. Use 1 for ordinary
@@ -142,6 +140,7 @@ class LDAM(ClassSchedule):
     terms: tuple[Term, ...] = BOTH
 
     reads = frozenset({"train.robust"})
+    needs = frozenset({"logit_margin"})
     sets_scale = True
 
     def start(self, classes: Classes) -> State:
@@ -179,10 +178,9 @@ class LDAM(ClassSchedule):
 class BalancedSoftmax(ClassSchedule):
     """Logit adjustment in training: the loss of the logits f_c + tau log n_c, n_c the training images of class c.
 
-    It applies to any objective that calls its criterion; `rslad` does not. The inner attack and divergences use the
-    unadjusted logits, and so does the trained network, whose predictions are therefore those of balanced classes. AT-
-    BSL is AT with this loss. A class without images counts as one with one image. For balanced data, all classes get
-    the same constant, which has no effect.
+    The inner attack and divergences use the unadjusted logits, and so does the trained network, whose predictions are
+    therefore those of balanced classes. AT-BSL is AT with this loss. A class without images counts as one with one
+    image. For balanced data, all classes get the same constant, which has no effect.
 
     Args:
         tau: the paper's tau; 1 is the balanced softmax, 0 the unadjusted loss.
@@ -193,6 +191,8 @@ class BalancedSoftmax(ClassSchedule):
     example = "balanced-softmax:tau=1"
 
     tau: NonNegative = 1.0
+
+    needs = frozenset({"logit_adjustment"})
 
     def start(self, classes: Classes) -> State:
         """Return log n_c, at least 0."""
@@ -227,6 +227,8 @@ class RobustLT(ClassSchedule):
 
     alpha: Share = 0.3
     epochs: Annotated[int, pydantic.Field(ge=0)] = 80
+
+    needs = frozenset({"epsilon"})
 
     def start(self, classes: Classes) -> State:
         """Return the radius of each class relative to eps, after the increase."""

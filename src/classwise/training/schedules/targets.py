@@ -26,6 +26,8 @@ class TowardsClass(ClassSchedule):
 
     target: ClassName
 
+    needs = frozenset({"target"})
+
     def start(self, classes: Classes) -> State:
         """Return the target distribution.
 
@@ -67,6 +69,7 @@ class FairTAT(ClassSchedule):
     variant: Literal["paper", "code"] = "paper"
 
     reads = frozenset({"train.confusion"})
+    needs = frozenset({"target"})
 
     def start(self, classes: Classes) -> State:
         """Return zero counts."""

@@ -116,7 +116,7 @@ def test_exact_claims_do_not_count_for_holm() -> None:
 
 def test_untested_claims_give_the_reason() -> None:
     _, verdict = evaluate([claim(2.0), not_tested("kdd21/C8", "no cats here")])
-    assert (verdict.answer, verdict.note) == ("inconclusive", "no cats here")
+    assert (verdict.answer, verdict.note) == ("not tested", "no cats here")
     assert np.isnan(verdict.value)
 
 
@@ -297,7 +297,7 @@ def test_each_part_has_the_verdict_of_the_largest_scale_that_tested_it() -> None
     found = deciding({"kdd21/T1": [reduced, small, smoke]})
     assert [(result.scale, one.claim, one.answer, *one.covers) for result, one in found] == [
         ("reduced", "kdd21/C1", "supported", "cifar10"),
-        ("reduced", "kdd21/C3", "inconclusive"),
+        ("reduced", "kdd21/C3", "not tested"),
         ("small", "kdd21/C1", "inconclusive", "mnist"),
         ("smoke", "kdd21/C7", "supported"),
     ]

@@ -19,7 +19,7 @@ from classwise.stats.intervals import Estimate, two_sided_z
 from classwise.stats.paired import holm
 from classwise.stats.rational import difference
 
-Answer = Literal["supported", "contradicted", "inconclusive"]
+Answer = Literal["supported", "contradicted", "inconclusive", "not tested"]
 """Verdicts on a claim; `classwise.papers.result` adds the level at which it was obtained."""
 Basis = Literal["experiment", "computation", "printed numbers"]
 """What a test uses: trained models, a computation without models such as a closed form, or the paper's own numbers."""
@@ -139,7 +139,7 @@ class Verdict(Tested):
     """The verdict on a claim, or on parts of it.
 
     Attributes:
-        answer: ``supported``, ``contradicted`` or ``inconclusive``, by the evidence of this result;
+        answer: ``supported``, ``contradicted``, ``inconclusive`` or ``not tested``, by the evidence of this result;
             `classwise.papers.result.verdict_text` qualifies it by the level of the evidence.
         value: estimate, with its interval ``low`` to ``high`` at `level`; NaN if there is no estimate.
         level: error level after Holm's correction.
@@ -260,7 +260,7 @@ def _clip(low: float, high: float, limits: Limits) -> tuple[float, float]:
 
 def _verdict(test: Test, alpha: float, p_value: float, adjusted: float, level: float) -> Verdict:
     if not test.estimators:
-        return Verdict(claim=test.claim, answer="inconclusive", estimand="", note=test.note, covers=tuple(test.covers))
+        return Verdict(claim=test.claim, answer="not tested", estimand="", note=test.note, covers=tuple(test.covers))
     answer, place, shares = test.decide(level if test.exact else min(p_value, alpha))
     estimate = test.estimate(place, level / shares)
     low, high = _clip(estimate.low, estimate.high, test.limits)

@@ -137,7 +137,7 @@ def verdict_text(verdict: Verdict, evidence: Evidence, *, short: bool = False) -
 
 def conclusive(verdict: Verdict, evidence: Evidence) -> Answer:
     """The answer of a verdict; "inconclusive" for a smoke run, which is no evidence, unless the test is exact."""
-    if evidence.scale == "smoke" and verdict.basis == "experiment":
+    if evidence.scale == "smoke" and verdict.basis == "experiment" and verdict.answer != "not tested":
         return "inconclusive"
     return verdict.answer
 

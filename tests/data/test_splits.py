@@ -75,7 +75,7 @@ def test_larger_subsets_contain_smaller_ones() -> None:
     ("message", "split", "labels", "amount"),
     [
         *(("between 0 and 1", stratified_split, [0, 0], share) for share in (0.0, 1.0, -0.1, 2.0, float("nan"))),
-        ("class 1 has 1 images", stratified_split, [0, 0, 1], 0.5),
+        ("class 1: all of its images .1. would be held out", stratified_split, [0, 0, 1], 0.5),
         ("subset of 0", stratified_subset, [0, 0, 1], 0),
         ("subset of 4", stratified_subset, [0, 0, 1], 4),
     ],

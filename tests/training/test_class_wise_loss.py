@@ -136,6 +136,16 @@ def test_missing_validation_images_and_class_sampling_are_refused() -> None:
         check_refused("samples images by class; use classwise.train", ClassWiseLoss, sampled, [5, 5], steps_per_epoch=1)
 
 
+def test_normalised_images_are_refused_at_the_start_of_an_epoch() -> None:
+    loss = ClassWiseLoss("at", [4, 4], steps_per_epoch=2, threat="Linf:0.1")
+    model, x, y = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(8, 1, 2, 2), torch.tensor([0, 1]).repeat(4)
+    check_refused(
+        "images of the loss: pixels range from .*; move the normalisation into the model", loss, model, 4 * x - 2, y
+    )
+    loss(model, x, y)
+    loss(model, 4 * x - 2, y)  # only the first batch of an epoch is read
+
+
 def test_a_teacher_is_evaluated_on_the_clean_images() -> None:
     teacher, x = nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), torch.rand(8, 1, 2, 2)
     loss = ClassWiseLoss("absld", [4, 4], steps_per_epoch=1, teacher=teacher)

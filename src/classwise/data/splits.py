@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,13 +20,16 @@ from classwise.core.settings.arguments import checked
 
 
 @checked
-def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Tensor]:
+def stratified_split(
+    y: Tensor, share: float, seed: int = 0, *, class_names: Sequence[str] | None = None
+) -> tuple[Tensor, Tensor]:
     """Hold out a fraction of every class.
 
     Args:
         y: labels, int64 (N,).
         share: fraction of each class to hold out, in (0, 1).
         seed: seed of the choice; the same seed gives the same rows on every machine.
+        class_names: names of the classes, for errors; None for their labels.
 
     Returns:
         Row numbers of the remaining and of the held-out images, both ascending. Of a class with n images,
@@ -43,7 +46,9 @@ def stratified_split(y: Tensor, share: float, seed: int = 0) -> tuple[Tensor, Te
     emptied = (quota == counts) & (counts > 0)
     if bool(emptied.any()):
         label = int(emptied.int().argmax())
-        raise ClasswiseError(f"class {label} has {int(counts[label])} images: too few to hold out a share of {share}")
+        name = str(label) if class_names is None else repr(class_names[label])
+        lost = f"class {name}: all of its images ({int(counts[label])}) would be held out"
+        raise ClasswiseError(f"{lost}; add images, or omit the class")
     held_out = _rank_in_class(y, seed, "split") < quota[y.cpu()]
     return torch.nonzero(~held_out).flatten(), torch.nonzero(held_out).flatten()
 

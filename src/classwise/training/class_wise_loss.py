@@ -18,6 +18,7 @@ from classwise.core.settings.ambient_state import known_state
 from classwise.core.settings.arguments import checked
 from classwise.core.settings.names import checked_names
 from classwise.data import Images
+from classwise.data.images import float_pixels
 from classwise.models.modes import frozen
 from classwise.models.unwrapping import unwrapped
 from classwise.threat.ball import Threat, ThreatLike
@@ -113,7 +114,13 @@ class ClassWiseLoss(nn.Module):
             x: images in [0, 1], (N, C, H, W).
             y: labels, int64 (N,).
             index: the index of each image in the random numbers, int64 (N,); None: its position in the epoch.
+
+        Raises:
+            ClasswiseError: if pixels of the first batch of an epoch are outside [0, 1]; later ones are not read, which
+                would wait for the device.
         """
+        if self.batches == 0:
+            float_pixels(x, "images of the loss")
         recorded = torch.is_grad_enabled()
         with known_state(), torch.set_grad_enabled(recorded):
             return self._loss(model, x, y, index)

@@ -286,7 +286,7 @@ def split_rows(recipe: Recipe, images: Images) -> tuple[Tensor, Tensor]:
     share = recipe.data.validation
     if isinstance(share, str) or share == 0:
         return torch.arange(len(images)), torch.arange(0)
-    return stratified_split(images.y.cpu(), share, recipe.seed)
+    return stratified_split(images.y.cpu(), share, recipe.seed, class_names=images.class_names)
 
 
 def split_images(recipe: Recipe, images: Images, run: Run, device: torch.device) -> tuple[Images, Images | None]:

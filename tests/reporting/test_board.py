@@ -94,6 +94,7 @@ CHANGES: dict[str, Change] = {
     ),
     "early stop": lambda audit: with_meta(audit, early_stop=False),
     "cascade": lambda audit: with_meta(audit, cascade=True),
+    "code of an attack": lambda audit: with_meta(audit, code={"attack pgd": {"mine": "cd" * 32}}),
 }  # fmt: skip
 
 

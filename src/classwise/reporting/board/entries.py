@@ -8,14 +8,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from classwise.auditing.compare.comparability import canonical, members_of, value_of
-from classwise.auditing.outcomes.meta import UNSTATED, check_attack_labels, stated_threat
+from classwise.auditing.outcomes.meta import UNSTATED, Meta, check_attack_labels, stated_threat
 from classwise.auditing.outcomes.table import ALL, CLEAN
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.repeats import RepeatCount, RepeatRule
@@ -27,10 +26,17 @@ from classwise.threat.text import Grid
 
 @dataclass(frozen=True)
 class AttackSettings:
-    """An attack of an audit: its label, and its complete spec; None for the clean pass, or if it is unknown."""
+    """An attack of an audit.
+
+    Attributes:
+        label: its label.
+        spec: its complete spec; None for the clean pass, or if it is unknown.
+        code: SHA-256 of the files of the user's code that it runs, by module, as far as they are recorded.
+    """
 
     label: str
     spec: dict[str, Any] | None = None
+    code: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Conditions:
             class_images=tuple(outcomes.counts(ALL).count.tolist()),
             threat=None if threat.text == UNSTATED else threat.text,
             radii_sha256=hashlib.sha256(json.dumps(threat.key[1]).encode()).hexdigest() if per_image else "",
-            attacks=tuple(_attack(label, meta.attacks[label]) for label in members_of(meta, ALL)),
+            attacks=tuple(_attack(label, meta) for label in members_of(meta, ALL)),
             early_stop=meta.early_stop,
             cascade=meta.cascade,
             repeats=meta.repeats,
@@ -132,9 +138,10 @@ class Conditions:
         return json.dumps(values, sort_keys=True)
 
 
-def _attack(label: str, spec: Mapping[str, Any] | None) -> AttackSettings:
+def _attack(label: str, meta: Meta) -> AttackSettings:
+    spec, code = meta.attacks[label], (meta.code or {}).get(f"attack {label}", {})
     # Through JSON, so that tuples equal the lists that a file has in their place.
-    return AttackSettings(label, None if spec is None else json.loads(json.dumps(dict(spec))))
+    return AttackSettings(label, None if spec is None else json.loads(json.dumps(dict(spec))), dict(code))
 
 
 @dataclass(frozen=True)

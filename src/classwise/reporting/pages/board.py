@@ -10,6 +10,7 @@ from classwise.auditing.outcomes.table import CLEAN
 from classwise.core.compute.repeats import Repeats
 from classwise.core.settings.config import spec_text
 from classwise.reporting import formatting
+from classwise.reporting.board.entries import AttackSettings
 from classwise.reporting.board.published import Published
 from classwise.reporting.board.result import Board
 from classwise.reporting.board.tables import BoardTable, board_metrics, not_guarded
@@ -227,11 +228,7 @@ def _conditions(table: BoardTable) -> list[tuple[str, str]]:
         ("Classes", formatting.listed(about.classes, 20)),
         ("Threat", about.threat or "not stated"),
         ("Radii SHA-256", about.radii_sha256),
-        *(
-            (f"Attack {attack.label}", "settings not stated" if attack.spec is None else spec_text(attack.spec))
-            for attack in about.attacks
-            if attack.label != CLEAN
-        ),
+        *((f"Attack {attack.label}", _attack_text(attack)) for attack in about.attacks if attack.label != CLEAN),
         ("Early stop", "not stated" if about.early_stop is None else EARLY_STOP[about.early_stop]),
         (
             "Cascade",
@@ -244,6 +241,12 @@ def _conditions(table: BoardTable) -> list[tuple[str, str]]:
         ("Grid", "" if about.grid is None else GRID),
     ]
     return [(name, text) for name, text in items if text]
+
+
+def _attack_text(attack: AttackSettings) -> str:
+    """The settings of an attack, and the code of the user that it runs."""
+    settings = "settings not stated" if attack.spec is None else spec_text(attack.spec)
+    return "; ".join([settings, *(f"{module} SHA-256 {digest[:12]}" for module, digest in attack.code.items())])
 
 
 def _class_images(counts: tuple[int, ...]) -> str:

@@ -25,6 +25,17 @@ from tests.auditing import toys
 from tests.refusals import check_refused
 
 
+def test_cumulative_verdicts_of_a_cascade_are_refused() -> None:
+    table, (first, second) = outcomes(), ("weak", "strong")
+    frame = table.frame.copy()
+    skipped = (frame["attack"] == second) & (frame["index"] < 5)
+    frame.loc[skipped, "status"] = "skipped"
+    cascade = Outcomes(frame, table.meta)
+    check_refused("requires an audit without a cascade", drop, cascade, first, second)
+    check_refused("requires an audit without a cascade", ranked_alike, {"m": cascade})
+    check_refused("requires an audit without a cascade", ablation, {"m": cascade}, first, second)
+
+
 def test_the_printed_rankings_agree() -> None:
     """kdd21 section 4.3: Spearman of all pairs 0.77 to 1; class 1 is the best and class 3 the worst in all 20 rows."""
     found = consistency(table_1())

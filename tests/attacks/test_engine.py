@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from classwise.attacks import ATTACKS
 from classwise.attacks.base import Attack
 from classwise.attacks.blackbox.nattack import NAttack
 from classwise.attacks.blackbox.square import Square
@@ -21,7 +22,7 @@ from classwise.attacks.minimal.cw import CarliniWagnerLinf
 from classwise.attacks.minimal.fab import FAB
 from classwise.core.compute.precision import EXACT, Forward, Precision
 from classwise.core.compute.rng import CounterRNG
-from classwise.core.settings.config import configurable
+from classwise.core.settings.config import configurable, make
 from classwise.threat.ball import Threat
 from tests.refusals import check_refused
 
@@ -218,6 +219,16 @@ def test_a_model_that_returns_nan_cannot_push_an_image_out_of_its_ball() -> None
     assert bool(result.x.isfinite().all())
     assert float(THREAT.distance(result.x, result.x0).max()) <= 0.05 + 1e-6
     assert bool(result.success[~result.logits.isfinite().all(1)].all())
+
+
+@pytest.mark.parametrize("spec", ["pgd:steps=10", "apgd-ce:steps=10", "square:steps=60"])
+def test_a_point_without_a_prediction_is_a_success(spec: str) -> None:
+    """NaN is no lower margin, but the image counts as misclassified."""
+    x = 0.49 + 0.005 * images(40)  # the ball of each contains points whose mean is above 0.5
+    found = evaluated((Successful(), x, Successful()(x).argmax(1)), make(ATTACKS, spec))
+    lost = ~found.logits.isfinite().all(1)
+    assert bool(lost.any())
+    assert bool(found.success[lost].all())
 
 
 @configurable

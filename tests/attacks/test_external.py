@@ -196,6 +196,7 @@ def test_what_cannot_be_used(given: dict[str, Any], message: str) -> None:
         ("attack = 3 cannot be called as attack", {"attack": 3}),
         (r"called as build\(model\): its parameters are \(x: .*, y: ", {"build": away}),
         (r"parameters are \(x\); use build= to call it with the model", {"attack": lambda x: x}),
+        (r"its parameters are \(model, eps\)", {"build": lambda model, eps: away}),
         (r"Small is a class; give an object of it, or build=.*Small to call it", {"attack": Small}),
     ],
 )

@@ -205,13 +205,22 @@ def test_a_suite_finds_what_autoattack_finds(
     assert float(threat.distance(found, x).max()) < 0.1 + 1e-6
 
 
+def test_a_radius_of_the_authors_signature_is_one_number(case: tuple[nn.Module, Tensor, Tensor]) -> None:
+    assert AutoAttack(case[0], eps=torch.tensor(0.1)).threat.epsilon == pytest.approx(0.1)  # type: ignore[arg-type]
+    check_refused("radius must be a number from 0", AutoAttack, case[0], eps=torch.tensor(-0.1))
+    check_refused("AutoAttack: eps has a radius for each image", AutoAttack, case[0], eps=torch.full((4,), 0.1))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_images_are_returned_in_their_type(case: tuple[nn.Module, Tensor, Tensor], dtype: torch.dtype) -> None:
+    """Those of a half type in float32, since rounding would move them out of the ball."""
     model, x, y = case
     given = x.to(dtype).requires_grad_()
     found = cw.attack(model, given, y.numpy(), "pgd:steps=2", threat="Linf:0.1")
-    assert (found.dtype, found.requires_grad) == (dtype, False)
-    assert torch.equal(found, cw.attack(model, given.float(), y, "pgd:steps=2", threat="Linf:0.1").to(dtype))
+    exact = torch.float32 if dtype == torch.bfloat16 else dtype
+    assert (found.dtype, found.requires_grad) == (exact, False)
+    assert torch.equal(found, cw.attack(model, given.float(), y, "pgd:steps=2", threat="Linf:0.1").to(exact))
+    assert float((found - given.detach()).abs().max()) < 0.1 + 1e-6
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def test_the_image_is_the_one_that_the_surrogate_alone_gives(inner: Attack) -> N
     assert torch.equal(result, cw.attack(surrogate, x, y, inner, threat="Linf:0.1", early_stop=False))
 
 
+@pytest.mark.parametrize(("inner", "norm"), [("spatial-grid", "Linf"), ("square", "L1"), ("cw-l2", "Linf")])
+def test_the_inner_attack_must_support_the_threat(inner: str, norm: str) -> None:
+    attack = Transfer(surrogate=Small(3), attack=make(ATTACKS, inner))
+    x = images(8)
+    check_refused(f"does not support {norm}", cw.attack, Small(3), x, [0] * 8, attack, threat=f"{norm}:0.1")
+
+
 def test_the_model_judges_and_only_its_own_passes_count() -> None:
     """One pass for the clean logits and one verdict for each start; no gradient."""
     model, x, y = labelled(Small(3).eval(), 0.3 + 0.4 * images(64))

@@ -165,6 +165,15 @@ def test_the_minimal_distance_of_an_attack_narrows_the_bracket() -> None:
     assert plain.frame["high"].max() > 0.1 / 3 + 1e-3, "what bfloat16 saw is not believed"
 
 
+@pytest.mark.parametrize("attack", ["fab:steps=10", "fab-t:steps=10", "cw:steps=20,binary_search_steps=2"])
+def test_an_example_beyond_the_probed_radius_is_no_success_at_it(attack: str) -> None:
+    """A minimum-norm attack finds examples outside the ball of the probe; none is nearer than the closed form."""
+    data, net = toys.images(40, classes=2, strength=(0.0, 0.06)), toys.model(classes=2)
+    found, truth = search(model=net, data=data, attacks=attack, highest=0.06), exact(data, net, 1)
+    assert (found.frame["high"].to_numpy() >= truth - 1e-6).all()
+    assert (found.frame["high"].to_numpy() < np.inf).any()
+
+
 def test_the_search_restarts_below_after_a_contradictory_success() -> None:
     found = Brackets(np.array([False, False]))
     assert found.probe(0.1, 1.0).tolist() == [1.0, 1.0]

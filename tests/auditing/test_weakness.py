@@ -17,6 +17,7 @@ from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.run.result import Audit
 from classwise.auditing.weakness import Failure, HalfRadius, Part, SmallMargins
 from classwise.core.errors import IncompleteError
+from tests.auditing import toys
 from tests.refusals import check_refused
 
 NAMES = ("bolt", "nut", "washer")
@@ -117,6 +118,19 @@ def test_half_of_a_class_fails_within_the_median_of_recorded_distances(
 ) -> None:
     found = cw.weakness(Audit(outcomes_of(pgd, minimal_distance=distances))).half_radius
     assert found == (None if expected is None else HalfRadius(expected, "Linf", "pgd"))
+
+
+def test_images_that_an_earlier_attack_of_a_cascade_broke_are_not_the_most_robust() -> None:
+    """Half of a class fails within the radius of the audit if and only if half of its images do."""
+    attacks, data = ["pgd:steps=10", "fab:steps=10"], toys.images(90)
+    found = cw.audit(toys.model(), data, "Linf:0.055", attacks, cascade=True, guards="off")
+    correct, seen = found.outcomes.counts("all"), set()
+    for label, name in enumerate(found.outcomes.class_names):
+        half, images = cw.weakness(found, name).half_radius, int(correct.count[label])
+        fails = images - int(correct.correct[label]) > (images - 1) // 2
+        assert (half is not None and half.radius <= 0.055 + 1e-6) == fails
+        seen.add(fails)
+    assert seen == {True, False}
 
 
 def curve_of(outcomes: Outcomes, **changes: Any) -> Curve:

@@ -43,6 +43,7 @@ OTHER_QUANTITIES = {
     ("iclr21/T4", "-1.4"),
     ("iclr21/T5", "+0.2"),
     ("kdd21/F3b-d", "3.2"),
+    ("kdd21/T3", "-0.6"),
     ("kdd21/T3", "-1.4"),
 }
 """Cells of tables with another quantity that has the number of a tested one by chance, by item."""

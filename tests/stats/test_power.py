@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from classwise.stats.counts import ClassCounts, PairedCounts
-from classwise.stats.intervals import clopper_pearson
-from classwise.stats.paired import class_differences
+from classwise.stats.intervals import class_intervals, clopper_pearson
+from classwise.stats.paired import class_differences, overall_difference
 from classwise.stats.power import (
     Population,
     Question,
@@ -24,6 +24,7 @@ from classwise.stats.power import (
     runs_to_exclude,
     shared_images,
 )
+from classwise.stats.seeds import difference_over_seeds
 from tests.refusals import check_refused
 
 
@@ -83,6 +84,34 @@ def test_a_difference_of_independent_models_has_the_power_of_a_z_test() -> None:
     found = power(Question("overall-difference"), population, 100, repetitions=100)
     expected = stats.norm.cdf(0.2 / np.sqrt(2 * 0.24 / 100) - stats.norm.ppf(0.975))
     assert found == pytest.approx(expected, abs=0.1)
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_overall_accuracies_are_compared_as_by_compare(seeds: int) -> None:
+    """`compare` pairs images, not seeds."""
+    population, question = Population(np.array([0.4]), np.array([0.46]), run_sd=0.02), Question("overall-difference")
+    for seed in range(20):
+        sample = draw(population, np.array([400]), seeds, np.random.default_rng(seed), overall=True)
+        assert sample.second is not None
+        if seeds > 1:
+            of_images = difference_over_seeds(
+                sample.second, sample.first, np.zeros_like(sample.labels), 1, 0.05, paired=False
+            )
+        else:
+            pairs = PairedCounts.from_labels(np.zeros_like(sample.labels), sample.second[0], sample.first[0], 1)
+            of_images = overall_difference(pairs, 0.05)
+        assert question.decided(sample, population, 0.05) == (of_images.low[0] > 0)
+
+
+def test_a_half_width_is_reached_on_both_sides() -> None:
+    """Near 1 the lower side is the longer one; the interval is that of an audit."""
+    right = np.arange(121)
+    counts = ClassCounts(np.full(121, 120), right)
+    low, high = class_intervals(counts, 0.05)
+    within = np.maximum(counts.accuracy - low, high - counts.accuracy) <= 0.05
+    expected = float(stats.binom.pmf(right, 120, 0.97)[within].sum())
+    found = power(Question("half-width", 0.05, 0), Population(np.array([0.97])), 120, repetitions=600)
+    assert found == pytest.approx(expected, abs=3 * np.sqrt(0.25 / 600))
 
 
 @pytest.mark.slow

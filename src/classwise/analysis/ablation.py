@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import AnalysisResult
+from classwise.analysis.base import AnalysisResult, check_alone
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError, unknown
 from classwise.reporting.figures.lines import Series, class_lines, line_chart
@@ -94,6 +94,8 @@ def _of(model: str, outcomes: Outcomes, baseline: str, family: str, alpha: float
     members = outcomes.families.get(family, (family,) if family in outcomes.attacks else ())
     if not members:
         raise unknown(f"family of attacks of {model!r}", family, outcomes.families)
+    for attack in (baseline, *members):
+        check_alone(outcomes, attack)
     plain = outcomes.correct(baseline)
     frames = []
     for member in members:

@@ -24,6 +24,19 @@ class AnalysisResult(ABC):
         """The figure, as in the paper of the analysis."""
 
 
+def check_alone(outcomes: Outcomes, attack: str) -> None:
+    """Check that the verdicts under an attack are those of this attack alone; also passed by ``all`` and ``clean``.
+
+    Raises:
+        ClasswiseError: if the attack skipped images that an earlier one of a cascade misclassified.
+    """
+    if attack in outcomes.attacks and (outcomes.rows(attack)["status"] == "skipped").any():
+        raise ClasswiseError(
+            f"{attack!r} skipped images that an earlier attack misclassified, which count as misclassified; this "
+            "analysis requires an audit without a cascade, such as one of the attacks by name"
+        )
+
+
 def last_iterates(outcomes: Outcomes, attack: str) -> pd.DataFrame:
     """The rows of an attack, checked to contain the last iterate of every image.
 

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import AnalysisResult
+from classwise.analysis.base import AnalysisResult, check_alone
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.matrix import matrix
@@ -140,7 +140,8 @@ def ranked_alike(
         seed: seed of the splits into halves and of the permutations.
 
     Raises:
-        ClasswiseError: if there are fewer than two rankings, or the models have different classes.
+        ClasswiseError: if there are fewer than two rankings, the models have different classes, or an attack skipped
+            images in a cascade.
     """
     rows, halves, names = dict[str, FloatArray](), list[FloatArray](), None
     several = {model: [own] if isinstance(own, Outcomes) else own for model, own in audits.items()}
@@ -152,6 +153,8 @@ def ranked_alike(
         chosen = {attack: name for attack, name in chosen.items() if f"{model}, {name}" not in rows}
         if not chosen:
             continue
+        for attack in chosen:
+            check_alone(outcomes, attack)
         rows |= {f"{model}, {name}": outcomes.counts(attack).accuracy for attack, name in chosen.items()}
         correct = np.stack([outcomes.correct(attack) for attack in chosen])
         splits = random_halves(outcomes.labels, outcomes.index, seed)

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from classwise.analysis.base import AnalysisResult
+from classwise.analysis.base import AnalysisResult, check_alone
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.core.errors import ClasswiseError
 from classwise.reporting.figures.dots import ROW_WIDTH, Value, dot_rows
@@ -74,8 +74,10 @@ def drop(outcomes: Outcomes, weak: str, strong: str, *, alpha: float = 0.05, see
         seed: seed of the random halves.
 
     Raises:
-        ClasswiseError: if a half has no vulnerable or no robust class.
+        ClasswiseError: if a half has no vulnerable or no robust class, or an attack skipped images in a cascade.
     """
+    for attack in (weak, strong):
+        check_alone(outcomes, attack)
     first, second = outcomes.correct(weak), outcomes.correct(strong)
     labels, size = outcomes.labels, outcomes.num_classes
     pairs = PairedCounts.from_labels(labels, first, second, size)

@@ -80,7 +80,7 @@ class AutoAttack:
                 "attacks_to_run is for version='custom', which needs it"
             )
         self.model = as_logits(model)
-        self.threat = Threat(norm, eps)
+        self.threat = Threat(norm, _radius(eps))
         self.seed = 0 if seed is None else seed
         self.precision = precision
         self.verbose, self.log_path = verbose, log_path
@@ -209,3 +209,10 @@ def _checked(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Images in [0, 1], float32 (N, C, H, W), and labels, int64 (N,)."""
     images = float_pixels(x, "x_orig")
     return images, as_labels(y, len(images), "y_orig")
+
+
+def _radius(eps: object) -> float:
+    """The radius, which the callers of the authors' code may give as a tensor of one number."""
+    if isinstance(eps, Tensor) and eps.ndim:
+        raise ClasswiseError("AutoAttack: eps has a radius for each image; classwise.attack accepts them")
+    return float(eps)  # type: ignore[arg-type]

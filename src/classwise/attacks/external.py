@@ -74,8 +74,13 @@ class ExternalAttack(Attack):
                     "call it with the model"
                 )
             counts = (2, 3) if name == "attack" else (1,)
-            if value is not None and not _is_foolbox(value) and not any(_binds(value, count) for count in counts):
-                other = "; use build= to call it with the model" if name == "attack" and _binds(value, 1) else ""
+            if (
+                value is not None
+                and not _is_foolbox(value)
+                and not any(_binds(value, count, radius=name == "attack") for count in counts)
+            ):
+                builds = name == "attack" and _binds(value, 1, radius=False)
+                other = "; use build= to call it with the model" if builds else ""
                 raise ClasswiseError(
                     f"external: {name} = {_name(value)} cannot be called as {name}({_PARAMETERS[name]}): its "
                     f"parameters are {inspect.signature(value)}{other}"
@@ -212,9 +217,9 @@ def _has_radius(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _binds(function: Callable[..., Any], count: int) -> bool:
-    """Whether a callable accepts so many positional arguments, and requires no others but ``eps``; True if unknown."""
-    options = {"eps": None} if _has_radius(function) else {}
+def _binds(function: Callable[..., Any], count: int, *, radius: bool = True) -> bool:
+    """Whether a callable accepts so many positional arguments, and ``eps``, and requires no others; True if unknown."""
+    options = {"eps": None} if radius and _has_radius(function) else {}
     try:
         inspect.signature(function).bind(*[None] * count, **options)
     except ValueError:

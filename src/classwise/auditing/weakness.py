@@ -258,8 +258,10 @@ def _half_radius(outcomes: Outcomes, members: BoolArray, name: str, curve: Curve
     found = frame[frame["minimal_distance"].notna()]
     if found.empty:
         return None
-    nearest = found.groupby("index")["minimal_distance"].min().reindex(outcomes.index).to_numpy(np.float64)
-    nearest = np.where(np.isnan(nearest), np.inf, nearest)
+    # In a cascade, an image that an earlier attack misclassified has the distance of that adversarial image only.
+    broken = frame["distance"].where((frame["attack"] != CLEAN) & ~frame["correct"] & (frame["status"] != "skipped"))
+    distances = frame["minimal_distance"].fillna(np.inf).clip(upper=broken.fillna(np.inf))
+    nearest = distances.groupby(frame["index"]).min().reindex(outcomes.index).to_numpy(np.float64)
     if CLEAN in outcomes.attacks:
         nearest = np.where(outcomes.correct(CLEAN), nearest, 0.0)
     ranked = np.sort(nearest[members])

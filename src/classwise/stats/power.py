@@ -165,20 +165,26 @@ class Question:
             differences = (
                 overall_difference(pairs, alpha)
                 if pairs is not None
-                else difference_over_seeds(second, first, labels, classes, alpha, paired=True)
+                else difference_over_seeds(second, first, labels, classes, alpha, paired=False)
             )
             return bool(differences.low[0] > 0)
         if self.kind == "half-width":
-            means = mean_over_seeds(first, labels, classes, alpha)
-            return bool((means.high - means.low)[self.label or 0] <= 2 * self.limit)
+            label = self.label or 0
+            if one:
+                own = ClassCounts.from_labels(labels, first[0], classes)
+                value, (low, high) = own.accuracy, class_intervals(own, alpha)
+            else:
+                value, low, high = mean_over_seeds(first, labels, classes, alpha)
+            reach = np.maximum(value - low, high - value)[label]
+            return bool(reach <= self.limit)
         counts = ClassCounts.from_labels(labels, first[0], classes)
         if self.kind == "identity":
             return bool(np.array_equal(np.flatnonzero(possibly_worst(counts, alpha)), [truth.first.argmin()]))
         if self.kind == "above":
-            low = lowest_interval(counts, alpha)[0] if one else worst_over_seeds(first, labels, classes, alpha).low
-            return bool(low > self.limit)
-        high = (class_intervals(counts, alpha) if one else mean_over_seeds(first, labels, classes, alpha)).high
-        return bool(high[self.label or 0] < self.limit)
+            worst = lowest_interval(counts, alpha)[0] if one else worst_over_seeds(first, labels, classes, alpha).low
+            return bool(worst > self.limit)
+        upper = (class_intervals(counts, alpha) if one else mean_over_seeds(first, labels, classes, alpha)).high
+        return bool(upper[self.label or 0] < self.limit)
 
 
 Populations = Population | Callable[[np.random.Generator], Population]

@@ -21,6 +21,7 @@ from classwise.models.loading.loader import load_model
 from classwise.models.logits import as_logits
 from classwise.models.modes import evaluating, frozen
 from classwise.models.weights import fingerprint
+from classwise.threat.ball import Threat, ThreatLike
 
 _REFERENCE = "surrogate_reference"
 _BATCH = 64
@@ -100,6 +101,14 @@ class Transfer(Attack):
                 "transfer: no surrogate; set one, such as transfer:surrogate=runs/standard,attack=mifgsm"
             )
         self.attack.check()
+
+    def supported(self, threat: ThreatLike) -> Threat:
+        """Parse a threat and check that the inner attack supports it, too.
+
+        Raises:
+            ClasswiseError: if it does not.
+        """
+        return self.attack.supported(super().supported(threat))
 
     @cached_property
     def models(self) -> nn.ModuleList:

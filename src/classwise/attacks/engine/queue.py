@@ -523,7 +523,7 @@ class Queue:
         if not self._early_stop:
             return result
         value, seen, taken = new["margin"], new["seen"], slots["state.iteration"]
-        hit, lower = value < 0, value < slots["low_margin"]
+        hit, lower = (value < 0) | value.isnan(), value < slots["low_margin"]  # logits of NaN are no prediction
         if self._forward.in_tf32:
             hit = hit & (lower | (slots["failed"] < _FAILURES))
         return result | {

@@ -185,7 +185,8 @@ class Starts:
             nearer = second[self._minimises] < first[self._minimises]
             states = [name for name in first if name.startswith("state.")]
             merged |= {name: choose(nearer, second[name], first[name]) for name in states}
-        merged |= {name: first[name] + second[name] for name in ("forwards", "backwards")}
+        added = {"forwards", "backwards", "state.zero_gradients"} & first.keys()
+        merged |= {name: first[name] + second[name] for name in added}
         return merged | better(first, second, nearer)
 
     def _pop(self, ids: list[tuple[int, int]]) -> Columns:

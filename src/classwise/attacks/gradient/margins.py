@@ -7,7 +7,9 @@ MD: Ma et al. 2023, "Imbalanced Gradients: A Subtle Cause of Overestimated Adver
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
+import pydantic
 import torch
 from torch import Tensor
 
@@ -57,7 +59,7 @@ class MD(Ascent):
     source = ("ma2023imbalanced",)
     example = "md:steps=100"
 
-    steps: Count = 50
+    steps: Annotated[Count, pydantic.Field(ge=2)] = 50
     step_size: StepSize = "1eps"
 
     @property

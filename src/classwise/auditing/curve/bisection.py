@@ -303,8 +303,10 @@ class Bisection:
                 brackets.forwards[at] += done.forwards.cpu().numpy()
                 brackets.backwards[at] += done.backwards.cpu().numpy()
                 distance = self._distance(done)
-                success = np.isfinite(distance) | done.success.cpu().numpy()
-                brackets.set_adversarial(at[success], np.fmin(distance, radius[at])[success], number)
+                success = done.success.cpu().numpy() | (distance <= radius[at])
+                found = success | np.isfinite(distance)  # a minimum-norm attack may find one beyond the radius
+                nearest = np.where(success, np.fmin(distance, radius[at]), distance)
+                brackets.set_adversarial(at[found], nearest[found], number)
                 adversarial.append(at[success])
                 self.progress.advance(int(success.sum()))
         return np.concatenate(adversarial) if adversarial else rows[:0]

@@ -253,7 +253,7 @@ class Probe:
             for step in range(1, attack.length + 1):
                 state = attack.step(model, inputs, state)
                 passes = torch.where(hit, passes, (model.forwards + model.backwards) // len(x))
-                fresh = ~hit & (state["margin"] < 0)
+                fresh = ~hit & ((state["margin"] < 0) | state["margin"].isnan())
                 found, hit = choose(fresh, state["seen"], found), hit | fresh
                 if step % poll == 0 and bool(hit.all()):
                     break

@@ -64,6 +64,8 @@ def zero_gradients(evidence: Evidence) -> Result:
         rows = reported[reported["attack"] == label]
         if not len(rows):
             continue
+        # The steps of a cycle that was recognised count, but take no passes.
+        rows = rows.assign(zero_gradients=rows["zero_gradients"].clip(upper=rows["backwards"]))
         share = float(rows["zero_gradients"].sum() / rows["backwards"].sum())
         sums = rows.groupby("label")[["zero_gradients", "backwards"]].sum()
         by_class = (sums["zero_gradients"] / sums["backwards"]).reindex(range(evidence.outcomes.num_classes))
@@ -165,6 +167,9 @@ def single_step(evidence: Evidence, probe: Probe | None = None) -> Result:
         if not _has_steps(evidence) or not evidence.survivors.any():
             return NOT_APPLICABLE
         return weak_attack_warning(evidence, probe, probe.succeeds_on(evidence.survivors, FGSM()), "a single step")
+    order = evidence.outcomes.attacks
+    if evidence.outcomes.meta.cascade and order.index(short[0]) < order.index(long[0]):
+        return Undecided("in the cascade, multi-step attacks get no image on which a single step succeeds")
     found = attack_excess(evidence.outcomes, short, long)
     if found.label is None and found.extra <= WEAK_SHARE * found.images:
         return None

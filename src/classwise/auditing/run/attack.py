@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from classwise.attacks.engine import SMALLEST_BATCH, Engine
@@ -57,8 +58,9 @@ def attack(
         seed: the seed of the attacks' random numbers.
 
     Returns:
-        Images in [0, 1] and in the ball, (N, C, H, W), on the device and in the type of ``x``: adversarial where an
-        attack succeeded, else as the last attack returned them.
+        Images in [0, 1] and in the ball, (N, C, H, W), on the device and in the type of ``x``, or float32 for a half
+        type, whose rounding would leave the ball: adversarial where an attack succeeded, else as the last attack
+        returned them.
 
     Raises:
         ClasswiseError: for images, labels or attacks that `classwise.audit` rejects, too, and for integer images.
@@ -91,5 +93,6 @@ def attack(
     check_labels(labels, classes, "labels")
     if targets is not None:
         check_labels(targets.clamp_min(0), classes, "targets")
+    exact = torch.float64 if given.dtype == torch.float64 else torch.float32
     with deterministic_algorithms(enabled=chosen.deterministic):
-        return engine.perturb(members, images, labels, ball, index=index, target=targets).to(given.dtype)
+        return engine.perturb(members, images, labels, ball, index=index, target=targets).to(exact)

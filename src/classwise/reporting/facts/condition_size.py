@@ -9,6 +9,7 @@ from classwise.auditing.criteria.thresholds import Threshold
 from classwise.auditing.run.result import Audit
 from classwise.reporting import formatting
 from classwise.stats.counts import IntArray
+from classwise.stats.intervals import sidak
 from classwise.stats.power import images_to_exceed, least_accuracy, rounded_up
 
 
@@ -34,11 +35,17 @@ def size_advice(audit: Audit, threshold: Threshold) -> str:
     measured: ArrayLike = _oriented(threshold, right / images)
     if threshold.measure == "worst.low":  # the bounds of all classes must exceed the limit
         measured = counts.accuracy[counts.count > 0]
-    needed = images_to_exceed(measured, _oriented(threshold, float(threshold.limit)), 0.8, audit.alpha)
+    alpha = _level(threshold, counts.count, audit.alpha)
+    needed = images_to_exceed(measured, _oriented(threshold, float(threshold.limit)), 0.8, alpha)
     if needed is None or needed <= images:
         return ""
     per = "" if _overall(threshold) else f" a {formatting.singular(audit.group)}"
     return f"at this accuracy, about {formatting.count(rounded_up(needed))} images{per} pass with a power of 80 %"
+
+
+def _level(threshold: Threshold, count: IntArray, alpha: float) -> float:
+    """The level of the interval of one class; the upper end of ``worst`` is the lowest of those of all classes."""
+    return 2 * sidak(alpha / 2, int((count > 0).sum())) if threshold.measure == "worst.high" else alpha
 
 
 def size_before(threshold: Threshold, count: IntArray, names: tuple[str, ...], alpha: float = 0.05) -> str:
@@ -56,7 +63,8 @@ def size_before(threshold: Threshold, count: IntArray, names: tuple[str, ...], a
     if impossible := _impossible(threshold, count, names, alpha, None):
         return impossible
     images = int(count.sum() if _overall(threshold) else count[count > 0].min() if label is None else count[label])
-    accuracy = _oriented(threshold, least_accuracy(images, _oriented(threshold, float(threshold.limit)), 0.8, alpha))
+    level = _level(threshold, count, alpha)
+    accuracy = _oriented(threshold, least_accuracy(images, _oriented(threshold, float(threshold.limit)), 0.8, level))
     side = "at least" if threshold.measure.endswith("low") else "at most"
     alone = _overall(threshold) or label is not None
     of, whose, others = ("", "", "") if alone else (" a class", " of the worst class", " and no other class is near it")

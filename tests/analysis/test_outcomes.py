@@ -25,6 +25,14 @@ from tests.auditing import toys
 from tests.refusals import check_refused
 
 
+def test_the_gap_of_two_classes_has_no_correlation() -> None:
+    table = Outcomes.from_predictions([0, 1] * 20, [0, 1] * 20, {"pgd": [0, 0] * 20}, ("cat", "dog"))
+    found = gap(table, table, "pgd")
+    assert found.discrepancy[1].value == 1
+    assert np.isnan([found.order.value, found.ranked.value]).all()
+    assert found.figure()
+
+
 def test_cumulative_verdicts_of_a_cascade_are_refused() -> None:
     table, (first, second) = outcomes(), ("weak", "strong")
     frame = table.frame.copy()

@@ -5,6 +5,7 @@ kdd21 section 4.3 (CV 28 times, MCD 5 times on CIFAR-10); iclr21 Appendix C, Fig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -156,7 +157,11 @@ def gap_of(
         discrepancy_ratio=discrepancy_ratio(robust, standard, alpha),
         variance=(unbiased_estimate(standard, alpha), unbiased_estimate(robust, alpha)),
         variance_ratio=variance_ratio(robust, standard, alpha),
-        order=spearman(standard.accuracy, robust.accuracy, seed=seed),
+        order=(
+            spearman(standard.accuracy, robust.accuracy, seed=seed)
+            if len(names) > 2
+            else Association(math.nan, math.nan)
+        ),
         ranked=order,
         alpha=alpha,
     )

@@ -1,5 +1,5 @@
 # docker build --tag classwise .
-# docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/work" classwise audit model.pt --data photos/
+# docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/work" classwise audit model.safetensors --data photos/ --threat Linf:4/255
 FROM python:3.11-slim
 
 # Any user of --user can write to the home folder, which contains caches.

@@ -80,7 +80,7 @@ def test_inherited_settings_have_their_meaning_and_values(classwise: Classwise) 
     assert random_init.startswith("random_init  uniform  uniform, normal, none  ")
     assert objective.split()[2:6] == ["ce,", "margin,", "dlr,", "kl"]
     about = classwise("attacks", "md", "--json").facts["about"]
-    assert about["steps"] == {"values": ">= 1", "meaning": "number of steps per run; at least 2."}, (
+    assert about["steps"] == {"values": ">= 2", "meaning": "number of steps per run; at least 2."}, (
         "its own docstring comes first"
     )
 

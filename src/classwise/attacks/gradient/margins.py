@@ -16,7 +16,8 @@ from torch import Tensor
 from classwise.attacks import losses
 from classwise.attacks.engine import AttackInputs, State
 from classwise.attacks.gradient.ascent import Ascent
-from classwise.core.settings.config import Count, StepSize, configurable
+from classwise.core.settings import limits
+from classwise.core.settings.config import Count, Integer, StepSize, configurable
 
 
 @configurable
@@ -59,7 +60,7 @@ class MD(Ascent):
     source = ("ma2023imbalanced",)
     example = "md:steps=100"
 
-    steps: Annotated[Count, pydantic.Field(ge=2)] = 50
+    steps: Annotated[Integer, pydantic.Field(ge=2, le=limits.COUNT)] = 50
     step_size: StepSize = "1eps"
 
     @property

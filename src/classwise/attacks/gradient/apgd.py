@@ -111,7 +111,9 @@ class AutoPGD(Attack):
             "best_x": choose(better, x, state["best_x"]),
             "best_gradient": choose(better, gradient, state["best_gradient"]),
             "best_loss": torch.where(better, value, state["best_loss"]),
-            "zero_gradients": state["zero_gradients"] + self.eot_iter * (gradient.flatten(1).abs().amax(1) == 0),
+            "zero_gradients": torch.add(
+                state["zero_gradients"], gradient.flatten(1).abs().amax(1) == 0, alpha=self.eot_iter
+            ),
             "moves": state["moves"] + 1,
         }
         best_x = state["best_x"]

@@ -231,6 +231,24 @@ def test_a_point_without_a_prediction_is_a_success(spec: str) -> None:
     assert bool(found.success[lost].all())
 
 
+class Flat(torch.nn.Module):
+    """A model whose gradient is zero everywhere."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.eye(5, device=x.device)[torch.zeros(len(x), dtype=torch.int64)] + 0 * x.sum((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["pgd:steps=4,restarts=3", "pgd-t:steps=3,targets=2", "apgd-ce:steps=4,eot_iter=3", "apgd-t:steps=3,targets=2"],
+)
+def test_every_zero_gradient_is_counted(spec: str) -> None:
+    """Of all starts and of all passes that are averaged."""
+    found = evaluated((Flat(), images(8), torch.zeros(8, dtype=torch.int64)), make(ATTACKS, spec))
+    assert bool((found.backwards > 0).all())
+    assert torch.equal(found.records["zero_gradients"], found.backwards)
+
+
 @configurable
 class Astray(Attack):
     """Claims success on every image by a point far outside the ball and the box."""

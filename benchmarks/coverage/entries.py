@@ -12,6 +12,7 @@ from benchmarks.coverage import (
     lowest,
     means,
     metrics,
+    neighbours,
     sampled,
     seeds,
     selection,
@@ -593,6 +594,19 @@ CENSUS = (
     ),
     Entry("difference of two fluctuations", (), IMAGES, "the same", "", changes.difference_of_changes),
     Entry(
+        "purity of neighbourhoods",
+        (
+            "analysis.embedding:embedding_of",
+            "analysis.embedding:mean_share",
+            "analysis.embedding:Embedding.share",
+            "stats.resampling:share_of_dependent",
+        ),
+        "as many new images",
+        "Clopper-Pearson with the effective number of images, by a jackknife of ten groups",
+        "Korn and Graubard 1998",
+        neighbours.purities,
+    ),
+    Entry(
         "search for the worst class",
         ("auditing.worst_class.search:find_worst_class", "stats.confidence_sequence:success_bounds"),
         SAMPLE,
@@ -627,7 +641,6 @@ CENSUS = (
 NO_INTERVAL: Mapping[str, str] = {
     "papers.tables:deciding": "chooses among verdicts with intervals",
     "papers.result:ClaimSummary.tests": "chooses among verdicts with intervals",
-    "analysis.embedding:embedding_of": "range of a figure",
     "analysis.homing:*": "`paired_interval` and shares",
     "analysis.trend:_mean_change": "part of `trend`",
     "auditing.compare.compare:*": "passes the level on",

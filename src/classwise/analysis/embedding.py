@@ -6,7 +6,7 @@ an illustration; the purity is computed from the nearest neighbours in feature s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,12 @@ from classwise.reporting import formatting
 from classwise.reporting.figures.points import Cloud, clouds
 from classwise.reporting.svg import Drawing
 from classwise.stats.counts import FloatArray, IntArray, class_labels, place_in_class
-from classwise.stats.intervals import two_sided_z
+from classwise.stats.intervals import Estimate
+from classwise.stats.resampling import share_of_dependent
 
 NEIGHBOURS = 10
+GROUPS = 10
+"""Number of groups of images that are left out in turn for the intervals."""
 _BLOCK = 1024
 
 
@@ -36,10 +39,12 @@ class Embedding(AnalysisResult):
         class_names: (C,) names.
         purity: a row for each kind and level (``class``, ``superclass``): ``purity``, the mean share of an image's 10
             nearest neighbours of its kind in feature space that are of its class or superclass; ``low`` and ``high``
-            (normal interval over images); ``chance``, that share among all other images.
+            (interval for as many new images, see `share`); ``chance``, that share among all other images.
         points: a row for each image and kind: ``index``, ``label``, ``kind`` (``clean`` or the attack), ``x``, ``y``,
             and ``purity``, the share of the image's neighbours that are of its class.
         by_class: purity of each class at the level ``class``: class names (rows) by kinds (columns).
+        shares: for each kind and level, (1 + `GROUPS`, N): the share of each image's neighbours that are of its class
+            or superclass, among all images and without each group of images; NaN for the images that are left out.
     """
 
     attack: str
@@ -47,6 +52,25 @@ class Embedding(AnalysisResult):
     purity: pd.DataFrame
     points: pd.DataFrame
     by_class: pd.DataFrame
+    shares: Mapping[tuple[str, str], FloatArray]
+
+    def share(
+        self, kind: str, level: str = "class", classes: Collection[int] | None = None, alpha: float = 0.05
+    ) -> Estimate:
+        """Mean purity of the images of some classes, with its interval for as many new images.
+
+        Images are each other's neighbours, so their shares are dependent: the interval comes from the purities without
+        each of ten groups of images (`share_of_dependent`).
+
+        Args:
+            kind: ``clean`` or the attack.
+            level: ``class`` or ``superclass``.
+            classes: numbers of the classes; None: all.
+            alpha: 1 minus the coverage.
+        """
+        labels = self.points.loc[self.points["kind"] == kind, "label"]
+        chosen = np.ones(len(labels), np.bool_) if classes is None else labels.isin(classes).to_numpy()
+        return mean_share(self.shares[kind, level][:, chosen], alpha)
 
     def figure(self) -> Drawing:
         """iclr21 Figure 8: t-SNE of the features of clean and attacked images."""
@@ -128,7 +152,7 @@ def embedding_of(
         seed: seed of t-SNE.
 
     Raises:
-        ClasswiseError: if the shapes do not match, or there are not more images than neighbours.
+        ClasswiseError: if the shapes do not match, or there are too few images for the purity.
     """
     first, second = np.asarray(clean, dtype=np.float64), np.asarray(attacked, dtype=np.float64)
     truth = class_labels(labels, len(class_names))
@@ -140,8 +164,6 @@ def embedding_of(
     numbers = np.arange(len(truth)) if index is None else np.asarray(index)
     chosen = place_in_class(truth) < per_class
     truth, numbers, kinds = truth[chosen], numbers[chosen], {CLEAN: first[chosen], attack: second[chosen]}
-    if len(truth) <= neighbours:
-        raise ClasswiseError(f"{len(truth)} images: the purity of {neighbours} neighbours requires more images")
     both = np.concatenate(list(kinds.values()))
     plane = _plane(both, components, perplexity, seed)
     points = pd.DataFrame(
@@ -156,24 +178,58 @@ def embedding_of(
     levels = {"class": truth}
     if superclasses is not None:
         levels["superclass"] = np.asarray(superclasses, dtype=np.int64)[truth]
-    rows, by_class = list[dict[str, object]](), dict[str, FloatArray]()
+    rows, by_class, shares = list[dict[str, object]](), dict[str, FloatArray](), dict[tuple[str, str], FloatArray]()
     for kind, features in kinds.items():
-        near = _nearest(features, neighbours)
         for level, group in levels.items():
-            share = (group[near] == group[:, None]).mean(axis=1)
-            half_width = two_sided_z(alpha) * share.std(ddof=1) / np.sqrt(len(share))
+            share = shares[kind, level] = neighbour_shares(features, group, neighbours)
             size = np.bincount(group)
             chance = float((size * (size - 1)).sum() / (len(group) * (len(group) - 1)))
-            ends = {"purity": share.mean(), "low": share.mean() - half_width, "high": share.mean() + half_width}
+            ends = dict(zip(("purity", "low", "high"), mean_share(share, alpha), strict=True))
             rows.append({"kind": kind, "level": level, **ends, "chance": chance})
             if level == "class":
-                points.loc[points["kind"] == kind, "purity"] = share
+                points.loc[points["kind"] == kind, "purity"] = share[0]
                 by_class[kind] = np.array(
-                    [share[truth == c].mean() if (truth == c).any() else np.nan for c in range(len(class_names))]
+                    [share[0, truth == c].mean() if (truth == c).any() else np.nan for c in range(len(class_names))]
                 )
     purity = pd.DataFrame(rows).set_index(["kind", "level"])
     frame = pd.DataFrame(by_class, index=pd.Index(list(class_names), name="class"))
-    return Embedding(attack, tuple(class_names), purity, points, frame)
+    return Embedding(attack, tuple(class_names), purity, points, frame, shares)
+
+
+def neighbour_shares(features: FloatArray, labels: IntArray, neighbours: int = NEIGHBOURS) -> FloatArray:
+    """The share of each image's nearest neighbours that have its label, for `mean_share`.
+
+    Args:
+        features: (N, F).
+        labels: (N,) numbers of classes or superclasses.
+        neighbours: number of nearest neighbours.
+
+    Returns:
+        (1 + `GROUPS`, N): among all images, then without each of ten groups of images, which are equal shares of each
+        label; NaN for the images of the group.
+
+    Raises:
+        ClasswiseError: if there are not more images outside a group than neighbours.
+    """
+    groups = place_in_class(labels) % GROUPS
+    if len(labels) - np.bincount(groups).max(initial=0) <= neighbours:
+        raise ClasswiseError(f"{len(labels)} images: the purity of {neighbours} neighbours requires more images")
+    squares = (features**2).sum(axis=1)
+    shares = np.full((1 + GROUPS, len(features)), np.nan)
+    for start in range(0, len(features), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(features)))
+        distance = squares[rows, None] + squares[None] - 2 * features[rows] @ features.T
+        distance[np.arange(len(rows)), rows] = np.inf
+        for left_out in range(-1, GROUPS):
+            kept, own = np.flatnonzero(groups != left_out), groups[rows] != left_out
+            near = np.argpartition(distance[np.ix_(own, kept)], neighbours - 1, axis=1)[:, :neighbours]
+            shares[left_out + 1, rows[own]] = (labels[kept[near]] == labels[rows[own], None]).mean(axis=1)
+    return shares
+
+
+def mean_share(shares: FloatArray, alpha: float = 0.05) -> Estimate:
+    """Mean of `neighbour_shares`, of all images or of some (columns), with its interval for as many new images."""
+    return share_of_dependent(shares[0], np.nanmean(shares[1:], axis=1), alpha)
 
 
 def _plane(features: FloatArray, components: int, perplexity: float, seed: int) -> FloatArray:
@@ -186,15 +242,3 @@ def _plane(features: FloatArray, components: int, perplexity: float, seed: int) 
     perplexity = min(perplexity, (len(features) - 1) / 3)
     plane: FloatArray = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(reduced)
     return plane
-
-
-def _nearest(features: FloatArray, neighbours: int) -> IntArray:
-    """(N, k) row numbers of the nearest other images by Euclidean distance."""
-    squares = (features**2).sum(axis=1)
-    nearest = np.empty((len(features), neighbours), dtype=np.int64)
-    for start in range(0, len(features), _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, len(features)))
-        distance = squares[rows, None] + squares[None] - 2 * features[rows] @ features.T
-        distance[np.arange(len(rows)), rows] = np.inf
-        nearest[rows] = np.argpartition(distance, neighbours - 1, axis=1)[:, :neighbours]
-    return nearest

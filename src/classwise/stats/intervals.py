@@ -103,9 +103,9 @@ def clopper_pearson(correct: ArrayLike, count: ArrayLike, alpha: Level = 0.05) -
     """
     k, n = (np.asarray(values, dtype=np.float64) for values in (correct, count))
     n = np.where(n > 0, n, np.nan)
-    # max() makes the arguments of the beta distribution valid at the two ends, which are 0 and 1 by definition.
-    low = np.where(k > 0, special.betaincinv(np.maximum(k, 1), n - k + 1, alpha / 2), 0 * n)
-    high = np.where(k < n, special.betaincinv(k + 1, np.maximum(n - k, 1), 1 - alpha / 2), 1 + 0 * n)
+    # At the two ends, which are 0 and 1 by definition, 1 is a valid argument of the beta distribution.
+    low = np.where(k > 0, special.betaincinv(np.where(k > 0, k, 1), n - k + 1, alpha / 2), 0 * n)
+    high = np.where(k < n, special.betaincinv(k + 1, np.where(k < n, n - k, 1), 1 - alpha / 2), 1 + 0 * n)
     return Interval(low, high)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
 from classwise.core.errors import ClasswiseError
 from classwise.core.settings.arguments import Level, checked
 from classwise.stats.counts import BoolArray, FloatArray, class_labels, outcomes
-from classwise.stats.intervals import Estimate
+from classwise.stats.intervals import Estimate, clopper_pearson, two_sided_z
 
 RESAMPLES = 2000
 """The default number of resamples."""
@@ -81,3 +82,35 @@ def percentiles(value: float, samples: ArrayLike, alpha: Level = 0.05) -> Estima
         return Estimate(value, float("nan"), float("nan"))
     low, high = np.quantile(known, [alpha / 2, 1 - alpha / 2])
     return Estimate(value, float(low), float(high))
+
+
+@checked
+def share_of_dependent(values: ArrayLike, without: ArrayLike, alpha: Level = 0.05) -> Estimate:
+    """The mean of dependent values in 0 .. 1, with the interval of a proportion of fewer, independent ones.
+
+    Korn and Graubard (1998): the variance of the mean is estimated by the jackknife that leaves out one group of values
+    at a time, which gives the number of independent values of the same variance, at most N. It is reduced by the ratio
+    of the squared quantiles of the normal distribution and Student's t with G - 1 degrees, and enters the interval of
+    `clopper_pearson`.
+
+    Args:
+        values: (N,) numbers in 0 .. 1, such as shares of an image's neighbours.
+        without: (G,) the mean without each of G groups of about equal size, computed as if these did not exist.
+        alpha: 1 minus the coverage.
+
+    Raises:
+        ClasswiseError: if there are no values, or fewer than two groups.
+
+    Example:
+        >>> share_of_dependent([0.5] * 400, [0.48, 0.5, 0.52, 0.5])  # doctest: +ELLIPSIS
+        Estimate(value=0.5, low=0.4..., high=0.5...)
+    """
+    shares, means = np.asarray(values, dtype=np.float64), np.asarray(without, dtype=np.float64)
+    if not shares.size or means.size < 2:
+        raise ClasswiseError(f"{shares.size} values and {means.size} groups: one value and two groups are required")
+    groups, value, number, centre = len(means), float(shares.mean()), float(len(shares)), float(means.mean())
+    variance = (groups - 1) / groups * float(((means - centre) ** 2).sum())
+    if variance > 0:
+        quantile = float(special.stdtrit(groups - 1, 1 - alpha / 2))
+        number = min(number, centre * (1 - centre) / variance * (two_sided_z(alpha) / quantile) ** 2)
+    return Estimate(value, *(float(end) for end in clopper_pearson(value * number, number, alpha)))

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
+from classwise.analysis.embedding import embedding_of
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.data.images import Images
 from classwise.papers import catalogue
@@ -214,27 +214,28 @@ def test_much_smaller_confidence_variances() -> None:
     assert {part[-1] for part in test.parts} == {"2"}
 
 
-def test_the_mixed_animals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """iclr21/C15: the share of the neighbours of animals that are of another class, minus a half."""
+def test_neighbours_of_the_superclass_and_of_other_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """iclr21/C15: kappa of the superclass minus that of the class; the share of other classes around animals."""
     random = np.random.default_rng(0)
-    labels = np.repeat(np.arange(10), 100)
-    points = pd.concat(
-        pd.DataFrame({"label": labels, "kind": kind, "purity": random.choice([0.1, 0.5], len(labels))})
-        for kind in ("clean", "PGD")
-    )
-    points.loc[points["label"].isin([0, 1, 8, 9]), "purity"] = 1.0
-    places = [(kind, level) for kind in ("clean", "PGD") for level in ("class", "superclass")]
-    purity = pd.DataFrame(
-        {"purity": 0.6, "low": 0.5, "high": 0.7, "chance": 0.1}, index=pd.MultiIndex.from_tuples(places)
-    )
-    projection = SimpleNamespace(points=points, purity=purity, figure=lambda: None)
+    labels = np.repeat(np.arange(10), 30)
+    animals = np.isin(labels, [2, 3, 4, 5, 6, 7])
+    features = 3.0 * animals[:, None] * np.ones(4) + random.normal(size=(300, 4)) / 4
+    names = tuple("abcdefghij")
+    superclasses = [int(label in range(2, 8)) for label in range(10)]
+    projection = embedding_of(features, features, labels, names, attack="PGD", superclasses=superclasses)
     monkeypatch.setattr(class_wise, "embedding", lambda audit, attack: projection)
     audit = SimpleNamespace(counts=outcomes({"PGD": [40] * 10}).counts)
     monkeypatch.setattr(class_wise, "under_pgd", lambda context, model, save: audit)
     tests = experiment("iclr21/F8").run(context(train_all=lambda trainings: trainings)).tests
-    animals = points[points["label"].between(2, 7)].groupby("kind")["purity"].mean()
-    expected = [100 * (0.5 - animals[kind]) for kind in ("clean", "PGD")]
-    assert by_part(tests, "iclr21/C15")["animals mixed"] == pytest.approx(expected)
+    values = by_part(tests, "iclr21/C15")
+    purity = projection.points[projection.points["kind"] == "clean"]["purity"].to_numpy()
+    assert values["animals mixed"] == pytest.approx([100 * (0.5 - purity[animals].mean())] * 2)
+    kappa = (purity.mean() - 29 / 299) / (1 - 29 / 299)
+    assert values[""] == pytest.approx([1 - kappa] * 2)
+    for test in tests:
+        for estimator in test.estimators:
+            wide, narrow = estimator(0.001), estimator(0.2)
+            assert wide.low < narrow.low < narrow.value < narrow.high < wide.high
 
 
 def test_the_disparity_under_a_lower_beta(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,6 @@ from classwise.papers.experiments.protocol import (
     PGD,
     SETUP_STEP,
     STANDARD,
-    mean,
     paired_models,
     pgd,
     pgd_name,
@@ -48,8 +47,9 @@ from classwise.papers.interval_estimators import (
     IntervalEstimator,
     difference,
     in_points,
-    interval,
     more_varied,
+    negative,
+    plus,
     wider,
     widest,
 )
@@ -1196,20 +1196,22 @@ class FeaturesOnAPlane(Experiment, scales=CLASSWISE, trainings={"AT": AT}):
             for (kind, level), (share, chance) in purity.items()
         ]
         heads = ("images, neighbours of the same", "percent", "by chance")
-        note = "95 % confidence intervals over images. Neighbours are found in feature space, not in the plane."
+        note = "95 % confidence intervals for new images. Neighbours are found in feature space, not in the plane."
         table = Table("Share of the ten nearest neighbours", heads, rows, note)
         caption = "Penultimate features; the paper does not state the layer."
 
+        def corrected(kind: str, level: str, alpha: float) -> Estimate:
+            return beyond_chance(projection.share(kind, level, alpha=alpha), purity[kind, level][1])
+
         def separates(kind: str) -> IntervalEstimator:
             """Chance-corrected share of neighbours of the superclass minus that of the class."""
-            levels = (beyond_chance(*purity[kind, level]) for level in ("superclass", "class"))
-            return interval(difference(*levels))
+            return lambda alpha: difference(*(corrected(kind, level, alpha) for level in ("superclass", "class")))
 
         def others(kind: str, labels: str) -> IntervalEstimator:
             """Share of the neighbours of images of some classes that are of other classes, in percent."""
-            points = projection.points[projection.points["kind"] == kind]
-            shares = points["purity"][points["label"].isin([int(label) for label in labels.split()])]
-            return interval(mean(1 - shares.to_numpy(dtype=np.float64)), 100)
+            classes = [int(label) for label in labels.split()]
+            mixed = negative(lambda alpha: in_points(projection.share(kind, classes=classes, alpha=alpha)))
+            return plus(mixed, 100)
 
         lacking = f"{context.scale.data} has no superclasses" if ("clean", "superclass") not in purity else ""
         reason = lacking or unmet_precondition(context.scale, audit.counts("PGD"))

@@ -30,7 +30,7 @@ from classwise.auditing.criteria.policy import Policy
 from classwise.auditing.evaluation.evaluation import GuardMode
 from classwise.auditing.evaluation.shard import Shard
 from classwise.auditing.guards.budget import GUARDS, run_guards
-from classwise.auditing.guards.evidence import Evidence, NotApplicable, Undecided
+from classwise.auditing.guards.evidence import Evidence, NotApplicable, Training, Undecided
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.guards.significance import significant_class
 from classwise.auditing.outcomes.table import Outcomes
@@ -174,7 +174,7 @@ def split(name: str) -> Images:
 def with_training_attack(mode: GuardMode) -> set[str]:
     attack = PGD(steps=30)
     result = run(attacks=attack, guards="off")
-    evidence = Evidence(result.outcomes, {"pgd": attack}, training_attack=attack)
+    evidence = Evidence(result.outcomes, {"pgd": attack}, training=Training(attack))
     return {found.name for found in run_guards(evidence, mode)[0]}
 
 

@@ -21,9 +21,11 @@ from classwise.attacks.autoattack import AutoAttack
 from classwise.attacks.gradient.ascent import FGSM, PGD
 from classwise.auditing.run.audit import audit
 from classwise.auditing.run.cost import estimate
-from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_attack_of
+from classwise.auditing.run.inputs import name_of, network_of, threat_for, training_of
 from classwise.auditing.run.result import Audit
 from classwise.core.compute.precision import EXACT, FAST, Precision
+from classwise.core.files.schema import SCHEMA_VERSIONS
+from classwise.core.files.storage import write_json
 from classwise.core.settings.config import make
 from classwise.data import DATA as DATA_SETS
 from classwise.data.images import Images
@@ -465,18 +467,44 @@ def run_folder(tmp_path: Path) -> Path:
 def test_a_run_folder_is_audited_with_its_own_weights(run_folder: Path) -> None:
     x = torch.rand(40, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     data = Images(x, torch.arange(40) % 3, name="toy")
-    trained_against = training_attack_of(run_folder)
+    training = training_of(run_folder)
+    assert training is not None
+    trained_against = training.attack
     assert isinstance(trained_against, PGD)
     assert (trained_against.steps, trained_against.objective) == (30, "kl")
-    assert training_attack_of(run_folder / "checkpoints" / "best.safetensors") == trained_against
+    assert training_of(run_folder / "checkpoints" / "best.safetensors") == training
     result = audit(str(run_folder), data, "Linf:0.01", trained_against, batch_size=32)
     assert result.outcomes.meta.model == str(run_folder)
     assert "training-attack" in {found.name for found in result.warnings}
     assert "train-mode" not in {found.name for found in result.warnings}
 
 
-def test_a_module_has_no_known_training_attack() -> None:
-    assert training_attack_of(toys.model()) is None
+def test_a_module_has_no_known_training() -> None:
+    assert training_of(toys.model()) is None
+
+
+def test_a_run_knows_the_images_that_it_was_trained_on_and_selected_with(run_folder: Path) -> None:
+    """The names of splits do not matter: a copy of the training data under another name is recognised."""
+    x = torch.rand(60, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    used = [Images(part, torch.arange(20) % 3, [*"abc"], split="any") for part in torch.split(x, 20)]
+    data = {"fingerprint": used[0].fingerprint(), "validation": used[1].fingerprint(), "classes": [*"abc"]}
+    write_json(run_folder / "environment.json", {"schema_version": SCHEMA_VERSIONS["run"], "data": data})
+    for images, kind in zip(used, ("training images", "validation images", ""), strict=True):
+        audited = audit(run_folder, images, "Linf:0.01", "fgsm", guards="auto")
+        text = {found.name: found.sentence for found in audited.warnings}.get("training-images", "")
+        assert text == (kind and f"The images are the {kind} of the model's run; audit on test images.")
+
+
+def test_the_classes_of_a_run_are_compared_with_those_of_the_data(run_folder: Path) -> None:
+    """The same names in another order would be audited with wrong labels; without names, those of the run are used."""
+    x = torch.rand(12, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    data = {"fingerprint": "0", "classes": ["cat", "dog", "frog"]}
+    write_json(run_folder / "environment.json", {"schema_version": SCHEMA_VERSIONS["run"], "data": data})
+    for path in (run_folder, run_folder / "checkpoints" / "best.safetensors"):
+        names = ("dog", "cat", "frog")
+        check_refused("in another order", audit, path, Images(x, torch.arange(12) % 3, names), "Linf:0.01", "fgsm")
+    unnamed = audit(run_folder, Images(x, torch.arange(12) % 3), "Linf:0.01", "fgsm", guards="off")
+    assert unnamed.outcomes.class_names == ("cat", "dog", "frog")
 
 
 @pytest.mark.parametrize(

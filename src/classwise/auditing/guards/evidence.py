@@ -277,6 +277,20 @@ class Probe:
         return decide(passes, y.cpu(), self.engine.passes.repeats.needed).correct
 
 
+class Training(NamedTuple):
+    """How a model was trained.
+
+    Attributes:
+        attack: the attack of the training; None for a training on clean images.
+        images: hash of the training images, with those held out for validation; empty if unknown.
+        validation: hash of validation images of their own; empty if there are none.
+    """
+
+    attack: Attack | None
+    images: str = ""
+    validation: str = ""
+
+
 @dataclass(frozen=True)
 class Evidence:
     """The input of every guard.
@@ -290,7 +304,7 @@ class Evidence:
         overwrites: whether the model writes into its input.
         duplicates: how often each image that was read occurs; None if there are no images.
         fitted: how many of the images a logit adjustment of the model was fitted on.
-        training_attack: the attack that the model was trained with, if known.
+        training: how the model was trained, if known.
         labels: the labels of the classes in the data, which ``classes=`` takes in another order; empty: the names of
             the classes; None: the order of the data set is fixed.
         warned: the guards that have warned before.
@@ -305,7 +319,7 @@ class Evidence:
     overwrites: bool = False
     duplicates: Duplicates | None = None
     fitted: int = 0
-    training_attack: Attack | None = None
+    training: Training | None = None
     labels: tuple[str, ...] | None = ()
     warned: tuple[str, ...] = ()
     probe: Probe | None = None

@@ -24,7 +24,8 @@ def training_attack(evidence: Evidence) -> Result:
     attacks = list(evidence.attacks.values())
     if not attacks:
         return NOT_APPLICABLE
-    if evidence.training_attack is not None and all(attack == evidence.training_attack for attack in attacks):
+    trained = None if evidence.training is None else evidence.training.attack
+    if trained is not None and all(attack == trained for attack in attacks):
         return f"The only attack is the one that the model was trained against; {_OTHERS}.", math.nan
     if all(_is_usual_training(attack) for attack in attacks):
         return f"All attacks are usual training attacks (FGSM, or PGD of at most 10 steps); {_OTHERS}.", math.nan
@@ -39,11 +40,16 @@ def _is_usual_training(attack: Attack) -> bool:
 
 @guard(early=True)
 def training_images(evidence: Evidence) -> Result:
-    """The images are from a split that is used for training or model selection, or a logit adjustment was fitted on."""
+    """The images are those of the training or of model selection, or a logit adjustment was fitted on them."""
     if evidence.fitted:
         what = f"The logit adjustment of the model was fitted on {evidence.fitted:,} of the images"
         return f"{what}, whose accuracies are too high; audit on other images.", float(evidence.fitted)
-    split = evidence.outcomes.meta.split
+    meta = evidence.outcomes.meta
+    if evidence.training is not None and meta.data_hash:
+        used = {evidence.training.images: "training images", evidence.training.validation: "validation images"}
+        if meta.data_hash in used:
+            return f"The images are the {used[meta.data_hash]} of the model's run; audit on test images.", math.nan
+    split = meta.split
     if not split:
         return NOT_APPLICABLE
     if split not in ("train", "valid"):

@@ -15,7 +15,7 @@ from classwise.auditing.run.audit_folder import folder_for
 from classwise.auditing.run.claim import Claim, with_saved_choices
 from classwise.auditing.run.cost import estimate
 from classwise.auditing.run.execution import execute
-from classwise.auditing.run.inputs import Model, group_name, training_attack_of
+from classwise.auditing.run.inputs import Model, group_name, training_of
 from classwise.auditing.run.merging import checked_folder
 from classwise.auditing.run.partition import check_shards, shard_of
 from classwise.auditing.run.plan import Plan, chosen_arithmetic
@@ -102,8 +102,8 @@ def audit(
             claim = Claim(ready, cached or folder, processes, listener, shard_of(options), shards)
             group, max_time = group_name(options.get("group")), options.get("max_time")
             resume = resume or cached is not None
-            trained_on = training_attack_of(model)
-            return execute(claim, started, max_time, resume=resume, group=group, training_attack=trained_on)
+            training = training_of(model)
+            return execute(claim, started, max_time, resume=resume, group=group, training=training)
 
 
 def claim_for_shards(

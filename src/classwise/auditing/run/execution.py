@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from classwise.attacks.base import Attack
 from classwise.auditing.guards.budget import run_guards
-from classwise.auditing.guards.evidence import Evidence, Memory, Probe, memory_of
+from classwise.auditing.guards.evidence import Evidence, Memory, Probe, Training, memory_of
 from classwise.auditing.guards.report import AuditWarning, GuardReport
 from classwise.auditing.outcomes.table import Outcomes
 from classwise.auditing.outcomes.writer import OutcomeWriter
@@ -43,7 +42,7 @@ def execute(
     *,
     resume: bool,
     group: str | None,
-    training_attack: Attack | None,
+    training: Training | None,
 ) -> Audit:
     """Run a prepared audit in all processes and return its result in each.
 
@@ -53,7 +52,7 @@ def execute(
         max_time: seconds that it may take, after which no further image is started; None: no limit.
         resume: whether the folder may contain this audit already.
         group: the grouping that tables use in place of the class.
-        training_attack: the attack of the model's training, if known.
+        training: how the model was trained, if known.
 
     Raises:
         ClasswiseError: if the folder cannot be claimed, or the processes have different settings or images.
@@ -102,7 +101,7 @@ def execute(
                 result = dataclasses.replace(saved, group=group)
             elif processes.is_main:
                 finish = _Finish(claim, plan, writer, attacked, record, progress, loop.late)
-                result = finish.result(data_hash, group, training_attack, overwrites=merged.overwrites)
+                result = finish.result(data_hash, group, training, overwrites=merged.overwrites)
             shared: Audit = processes.broadcast(result)
             return shared
 
@@ -165,18 +164,18 @@ class _Finish:
     progress: Progress
     late: bool
 
-    def result(self, data_hash: str, group: str | None, training_attack: Attack | None, *, overwrites: bool) -> Audit:
+    def result(self, data_hash: str, group: str | None, training: Training | None, *, overwrites: bool) -> Audit:
         """Run the guards, and write the record of the audit.
 
         Args:
             data_hash: hash of the images of a stream.
             group: the grouping that tables use in place of the class.
-            training_attack: the attack of the model's training, if known.
+            training: how the model was trained, if known.
             overwrites: whether the model writes into its input, as a shard has recorded.
         """
         outcomes = self._outcomes(data_hash)
         overwrites |= self.attacked.engine.passes.overwrites
-        warnings, report = self._guards(outcomes, training_attack, overwrites=overwrites)
+        warnings, report = self._guards(outcomes, training, overwrites=overwrites)
         traces, folder = self.attacked.traces, self.claim.folder
         audit = Audit(
             outcomes=outcomes,
@@ -218,7 +217,7 @@ class _Finish:
         return outcomes
 
     def _guards(
-        self, outcomes: Outcomes, training_attack: Attack | None, *, overwrites: bool
+        self, outcomes: Outcomes, training: Training | None, *, overwrites: bool
     ) -> tuple[tuple[AuditWarning, ...], GuardReport]:
         """The results of the guards, or those of a finished audit in the folder."""
         mode, inputs = self.plan.asked["guards"], self.claim.inputs
@@ -238,7 +237,7 @@ class _Finish:
             overwrites=overwrites,
             duplicates=self.attacked.duplicates,
             fitted=self.attacked.duplicates.count_among(fitted_images_of(inputs.model)),
-            training_attack=training_attack,
+            training=training,
             labels=inputs.class_labels,
             probe=probe,
         )

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from classwise.attacks.base import Attack
 from classwise.attacks.engine import Engine
+from classwise.auditing.guards.evidence import Training
 from classwise.auditing.outcomes.meta import CLASSES_NOTE, FREQUENCY, OUTPUTS_NOTE
 from classwise.core.compute.precision import check_device
 from classwise.core.compute.tensors import as_array
@@ -87,17 +87,29 @@ def _spec(model: object) -> dict[str, Any]:
     return spec if isinstance(spec, dict) else {}
 
 
-def training_attack_of(model: Model) -> Attack | None:
-    """Training attack of the run that a path belongs to; None for a module and for weights outside a run."""
+def training_of(model: Model) -> Training | None:
+    """How the run was trained that a path belongs to; None for a module and for weights outside a run."""
     run = _run_of(model)
-    # Including the fields that the objective sets, such as the divergence of TRADES.
-    return None if run is None else run.recipe.parts.attack
+    if run is None:
+        return None
+    attack = run.recipe.parts.attack  # including the fields that the objective sets, such as the divergence of TRADES
+    if not run.environment_file.is_file():
+        return Training(attack)
+    return Training(attack, run.data["fingerprint"], run.data.get("validation", ""))
 
 
 def training_counts_of(model: Model, class_names: tuple[str, ...]) -> tuple[int, ...] | None:
     """Training images of each class, of the run that a path belongs to; None if it has none, or other classes."""
     run = _run_of(model)
     return None if run is None else run.training_counts(class_names)
+
+
+def classes_of(model: Model, loaded: nn.Module) -> tuple[str, ...]:
+    """The model's own names of its classes: those of its source, or of the data of its run; empty if unknown."""
+    run, published = _run_of(model), getattr(loaded, "class_names", None)
+    if isinstance(published, tuple):
+        return published
+    return tuple(run.data["classes"]) if run is not None and run.environment_file.is_file() else ()
 
 
 def unfinished_training(model: Model) -> str:

@@ -7,7 +7,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from classwise.auditing.run.inputs import (
     check_one_output,
     class_names_for,
     classes_note,
+    classes_of,
     group_name,
     grouped,
     logits_on,
@@ -156,8 +157,9 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
     if "features" in plan.asked["save"] and not hasattr(classifier, "features"):
         raise ClasswiseError(f"{name_of(model)} has no method features(x), so its features cannot be saved")
     _check_indices(first.index)
+    own = classes_of(model, classifier)
     with evaluating(classifier) as was_training:
-        tried = _tried(classifier, plan, source, first, is_shard=shard is not None)
+        tried = _tried(classifier, plan, source, first, own, is_shard=shard is not None)
         network = _network_of(classifier)
         parameters = fingerprint(network)
     code = code_of(network, **{f"attack {label}": attack for label, attack in suite.attacks.items()})
@@ -291,8 +293,18 @@ class _Tried(NamedTuple):
     note: str
 
 
-def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, *, is_shard: bool) -> _Tried:
+def _tried(
+    classifier: nn.Module, plan: Plan, source: Images | Stream, first: Images, own: Sequence[str], *, is_shard: bool
+) -> _Tried:
     """Pass a few of the first images through the model, and complete the plan and the metadata.
+
+    Args:
+        classifier: the model.
+        plan: the plan.
+        source: the data.
+        first: the first images.
+        own: the model's own names of its classes, or none.
+        is_shard: whether this is a shard of an audit.
 
     Raises:
         ClasswiseError: if the model does not accept the images, has other classes, does not fit into memory, or has no
@@ -312,8 +324,7 @@ def _tried(classifier: nn.Module, plan: Plan, source: Images | Stream, first: Im
         logits = logits_on(small, one.x).shape[1]
     if empty := classes_note(source, first, logits):
         logger.warning("%s: %s", source.name, empty)
-    own = getattr(model, "class_names", ())
-    names = class_names_for(source, first, logits, own if isinstance(own, tuple) else ())
+    names = class_names_for(source, first, logits, own)
     images = len(source) if isinstance(source, Images) else source.expected
     try:
         check_logits(whole.model, whole.predict(torch.split(few_images, whole.batch_size)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from classwise.auditing.run.result import Audit
 from classwise.auditing.run.sampling import TwoPhaseEstimator
 from classwise.auditing.run.suite import CROSS_ENTROPY
 from classwise.cli import console
+from classwise.cli.inputs import ImageSource
 from classwise.data.sets import loading
 from classwise.models import build_model, save_weights
 from classwise.testing import assert_robust
@@ -428,3 +430,15 @@ def test_bad_conditions_are_refused_before_any_attack(
         ).refusal
     )
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("given", [None, "photos", "photos/", "./photos", "others"])
+def test_the_data_of_a_run_keep_its_options_if_they_are_named_again(run: Path, given: str | None) -> None:
+    """Without the size of the run, images of another size would be evaluated."""
+    trained = Run(run).recipe
+    data = dataclasses.replace(trained.data, name="photos", root="/data", options={"size": 16})
+    own = Run(run).with_recipe(dataclasses.replace(trained, data=data))
+    name, options = ImageSource(data=given, data_set=["label=kind"]).source(own)
+    kept = given != "others"
+    assert (name, options["root"], options.get("size")) == (("photos", "/data", 16) if kept else ("others", None, None))
+    assert options["label"] == "kind"

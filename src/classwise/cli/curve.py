@@ -44,7 +44,7 @@ def curve(
             "--threat",
             metavar="NORM:RADIUS",
             help="Norm and largest radius.",
-            show_default="twice that of the data set",
+            show_default="that of the run or the data set, at twice the radius",
             rich_help_panel=ATTACK,
         ),
     ] = None,
@@ -88,8 +88,7 @@ def curve(
         folder = out or sharding.place(model.folder(run, "curves", name))
         settings: dict[str, Any] = {**options, "device": device}
         settings |= {} if rounds is None else {"rounds": rounds}
-        norm: Norm = "Linf" if ball is None else ball.norm
-        highest = None if ball is None else float(ball.epsilon)
+        norm, highest = _range(ball, run)
         settings |= {"highest": highest, "out": folder, "resume": resume}
         settings |= sharding.arguments
         with process_group() as processes:
@@ -105,6 +104,14 @@ def curve(
                 sharding.conclude(folder, len(found.frame), json=json)
             else:
                 _write(found, folder, page or folder / "page.html", json=json)
+
+
+def _range(ball: cw.Threat | None, run: cw.Run | None) -> tuple[Norm, float | None]:
+    """The norm and the largest radius: those given, else the norm of the run and twice its radius."""
+    if ball is not None:
+        return ball.norm, float(ball.epsilon)
+    trained = threat_of(None, run)
+    return ("Linf", None) if trained is None else (trained.norm, 2 * float(trained.epsilon))
 
 
 def _run_shards(

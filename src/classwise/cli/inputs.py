@@ -198,11 +198,12 @@ class ImageSource:
         """
         chosen: dict[str, Any] = {}
         data, root = self.data, self.root
+        own = None if run is None else run.recipe.data
+        if own is not None and (data is None or Path(data) == Path(own.name)):
+            data, root = own.name, root or own.root
+            chosen |= own.options
         if data is None:
-            if run is None:
-                raise ClasswiseError("--data is required, such as --data cifar10 or --data photos/")
-            data, root = run.recipe.data.name, root or run.recipe.data.root
-            chosen |= run.recipe.data.options
+            raise ClasswiseError("--data is required, such as --data cifar10 or --data photos/")
         return data, {
             **chosen,
             **data_options(self.data_set),

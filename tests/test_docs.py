@@ -97,10 +97,21 @@ def test_every_corruption_is_described() -> None:
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, *sorted(RESULTS.rglob("*.md"))], ids=name_of)
 def test_links_have_targets(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):
-        found = (document.parent / target).resolve()
+    for target, heading in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text(encoding="utf-8")):
+        found = (document.parent / target).resolve() if target else document
         built = found.is_relative_to(RESULTS) and str(found.relative_to(RESULTS)) in PAGES
         assert target.startswith("https://") or found.exists() or built, target
+        if heading and found.suffix == ".md":
+            assert heading in headings(found), f"{target}#{heading}"
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of the headings of a page, as GitHub and Sphinx name them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    anchors = [re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain]
+    counts = [anchors[:place].count(anchor) for place, anchor in enumerate(anchors)]
+    return {f"{anchor}-{count}" if count else anchor for anchor, count in zip(anchors, counts, strict=True)}
 
 
 @pytest.mark.parametrize("name", DRAWN)

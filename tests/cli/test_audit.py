@@ -290,7 +290,7 @@ def test_an_estimate_leaves_nothing(classwise: Classwise, run: Path, tmp_path: P
     share = f"{100 * facts['correct'] / 539:.1f} %"
     assert lines[0] == f"539 images; {facts['correct']} of 539 ({share}) are correctly classified without attack"
     assert lines[1] == (
-        f"passes of one image: {facts['forwards_low']:,} to {facts['forwards']:,} forward, "
+        f"passes in total, of one image each: {facts['forwards_low']:,} to {facts['forwards']:,} forward, "
         f"{facts['backwards_low']:,} to {facts['backwards']:,} backward"
     )
     assert lines[2].startswith("time on cpu: ")

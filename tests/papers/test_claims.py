@@ -396,9 +396,11 @@ def test_images_decide_nothing_where_they_are_not_the_reason() -> None:
 def test_the_sentence_on_a_paper() -> None:
     exact = Test(claim="cfa23/C1", estimand="a fact", estimators=[exactly(1.0)], exact=True, basis="computation")
     gain = Test(claim="cfa23/C13", estimand="a gain", estimators=[normal(9)])
-    results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain]))]}
+    note = "the verdict follows by construction"  # so it is not the clearest support
+    constructed = Test(claim="cfa23/C2", estimand="a gain", estimators=[normal(99)], note=note)
+    results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain, constructed]))]}
     assert findings_sentence("cfa23", results) == (
-        "At reduced scale, of 27 statements 2 were supported (1 by exact computation) and 25 not tested; "
+        "At reduced scale, of 27 statements 3 were supported (1 by exact computation) and 24 not tested; "
         "clearest support: FAT has the lowest worst class."
     )
     assert findings_sentence("cfa23", {}) == "Of 27 statements 27 were not tested."

@@ -334,7 +334,7 @@ def _estimate(
     right = f"{cost.correct:,} of {sample}{cost.evaluated:,} ({bare_percent(cost.correct / cost.evaluated)} %)"
     console.echo(f"{cost.images:,} images; {right} are correctly classified without attack")
     forwards, backwards = f"{cost.forwards_low:,} to {cost.forwards:,}", f"{cost.backwards_low:,} to {cost.backwards:,}"
-    console.echo(f"passes of one image: {forwards} forward, {backwards} backward")
+    console.echo(f"passes in total, of one image each: {forwards} forward, {backwards} backward")
     low, high, guards = (
         console.duration(60 * minutes) for minutes in (cost.minutes_low, cost.minutes, cost.guard_minutes)
     )

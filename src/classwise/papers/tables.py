@@ -611,7 +611,8 @@ def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]
     first += f" ({formatting.listed(exact)})" if exact else ""
     at = formatting.listed([scale for scale in SCALES if scale in scales])
     sentence = f"{f'At {at} scale, of' if at else 'Of'} {len(found)} statements {formatting.listed([first, *kinds])}"
-    clear = [(one.low / one.value, title) for title, one in supported if one.basis == "experiment" and one.low > 0]
+    tested = [(title, one) for title, one in supported if one.basis == "experiment" and not by_construction(one)]
+    clear = [(one.low / one.value, title) for title, one in tested if one.low > 0]
     clearest = f"; clearest support: {max(clear)[1]}" if clear else ""
     return f"{sentence}{clearest}."
 

@@ -368,6 +368,19 @@ class TransformOfAUser(nn.Module):
         return (x - self.mean[0]) / self.std[0]
 
 
+class ConstantsOfAUser(nn.Module):
+    """A network with constants that it uses in its own way, or not at all."""
+
+    def __init__(self, network: nn.Module | None, *, used: bool) -> None:
+        super().__init__()
+        self.mean, self.std = nn.Buffer(torch.tensor([7.0])), nn.Buffer(torch.tensor([9.0]))
+        self.network, self.used = network, used
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x - self.mean) / self.std if self.used else x
+        return x if self.network is None else self.network(x)
+
+
 def test_the_normalisation_of_any_origin(tmp_path: Path) -> None:
     zoo = load_model("small-cnn", num_classes=3, in_channels=1, width=0.1, mean=[0.4], std=[0.2])
     save_weights(tmp_path / "w.safetensors", zoo)
@@ -375,7 +388,8 @@ def test_the_normalisation_of_any_origin(tmp_path: Path) -> None:
     assert model_facts(zoo) == model_facts(Normalized(NET, 0.4 * torch.ones(1), [0.2])) == stated
     assert model_facts(nn.Sequential(TransformOfAUser(), NET)) == stated
     assert model_facts(load_model(toys.model(4), mean=[0.4], std=[0.2])) == stated
-    for without in (NET, nn.BatchNorm2d(3), nn.LayerNorm(3)):
+    others = [ConstantsOfAUser(NET, used=True), ConstantsOfAUser(NET, used=False), ConstantsOfAUser(None, used=False)]
+    for without in (NET, nn.BatchNorm2d(3), nn.LayerNorm(3), *others):
         assert model_facts(without) == {"normalisation": "no normalisation layer"}
     read = model_facts(load_model(tmp_path / "w.safetensors"))
     assert read["weights_file"] == str(tmp_path / "w.safetensors")

@@ -139,7 +139,7 @@ def test_binary_on_request(command: str, classwise: Classwise) -> None:
 
 
 def test_a_network_of_the_user_gets_pixels_unless_a_normalisation_is_given(classwise: Classwise) -> None:
-    note = "mynet:build gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std"
+    note = "mynet:build gets pixels in [0, 1]; if it was trained on normalised pixels and does not normalise them"
     for number, (model, *more) in enumerate(
         (("mynet:build",), ("mynet:build", "--mean=0.5", "--std=0.5"), ("small-cnn", "--width=0.1"))
     ):

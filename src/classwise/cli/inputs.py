@@ -100,7 +100,8 @@ class ModelSource:
 
         if self.mean or is_stored(self.model) or not isinstance(parse_reference(self.model)[0], Function):
             return ""
-        return f"{self.model} gets pixels in [0, 1]; if it was trained on normalised pixels, give --mean and --std"
+        unless = "if it was trained on normalised pixels and does not normalise them itself"
+        return f"{self.model} gets pixels in [0, 1]; {unless}, give --mean and --std"
 
     def folder(self, run: cw.Run | None, place: str, name: str) -> Path:
         """The usual folder of a result: in this folder of the run, or in ``audits`` with the model's name."""

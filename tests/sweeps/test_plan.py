@@ -252,6 +252,7 @@ def test_a_model_has_settings_and_a_name(tmp_path: Path, monkeypatch: pytest.Mon
         (MODEL | {"audits": {}}, "plan: models need audits, such as audits: {full: {attack: autoattack}}"),
         (MODEL | {"models": ["gone.pt"]}, "gone.pt"),
         (MODEL | {"models": ["resnet19"]}, "unknown model 'resnet19'; did you mean 'resnet18'?"),
+        ({"recipes": ["at"], "overrides": [{"model.name": "resnet19"}]}, "unknown model 'resnet19'"),
         (MODEL | {"models": "resnet18"}, "plan: models = 'resnet18' must be a list of models, such as [resnet18]"),
         (MODEL | {"models": [{"model": "resnet18", "weight": "a.pt"}]}, "did you mean 'weights'"),
         (MODEL | {"models": [{"model": "resnet18", "weights": "a.pt"}]}, "'a.pt' must be a file or a run folder"),

@@ -167,6 +167,7 @@ def test_every_field_can_be_changed(overrides: Mapping[str, Any], field: Any, va
         ("at", {"model.wdith": 1}, "recipe has no field 'model.wdith'; did you mean 'model.width'?"),
         ("at", {"model": {"wdith": 1}}, "recipe has no field 'model.wdith'; did you mean 'model.width'?"),
         ("at", {"model.qqq": 1}, "recipe has no field 'model.qqq'; known: model."),
+        ("at", {"model.name": "smal-cnn"}, "unknown model 'smal-cnn'; did you mean 'small-cnn'"),
         ("at", {"model.width": "x"}, "recipe field 'model': width = 'x'"),
         (
             "at",

@@ -27,6 +27,7 @@ from classwise.core.settings.description import CHANGES, Described, PassCounts
 from classwise.data import AUGMENTATIONS
 from classwise.data.augment import Augmentation
 from classwise.models import MODELS
+from classwise.models.loading.references import parse_reference
 from classwise.threat.ball import Threat
 from classwise.threat.text import written
 from classwise.training import (
@@ -389,6 +390,7 @@ def build_parts(recipe: Recipe) -> Parts:
     Raises:
         ClasswiseError: if a name or field is unknown, a value is out of range, or parts are incompatible.
     """
+    parse_reference(recipe.model.name)
     objective = make(OBJECTIVES, recipe.objective)
     threat = None if recipe.threat is None else Threat.parse(recipe.threat)
     attack, validation_attack = _attacks(recipe, objective, threat)

@@ -922,10 +922,19 @@ def test_a_smaller_sample_names_the_mode_that_takes_a_larger_one() -> None:
     assert "normalised-outside" not in run_guards(given, "full")[1].undecided
 
 
-SPARSE, RICH = "the sound audit", "test images, the DLR loss and a black box"
+def of_the_zoo() -> nn.Module:
+    """A network of the zoo whose weights are no longer the initial ones."""
+    model = cw.load_model("small-cnn", data=sound(), width=0.1)
+    with torch.no_grad():
+        next(model.parameters()).add_(0.01)
+    return model
+
+
+SPARSE, RICH, ZOO = "the sound audit", "test images, the DLR loss and a black box", "a trained network of the zoo"
 AUDITS: dict[str, dict[str, Any]] = {
     SPARSE: {},
     RICH: {"attacks": ["apgd-dlr:steps=8", "square:steps=100"], "data": split("test")},
+    ZOO: {"model": of_the_zoo()},
 }
 
 
@@ -942,7 +951,11 @@ def test_every_guard_is_checked_where_its_problem_can_occur(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("audit", "names"),
-    [(SPARSE, {"few-classes", "black-box-stronger", "training-images"}), (RICH, {"no-black-box"})],
+    [
+        (SPARSE, {"few-classes", "black-box-stronger", "training-images", "untrained"}),
+        (RICH, {"no-black-box", "untrained"}),
+        (ZOO, {"few-classes", "black-box-stronger", "training-images"}),
+    ],
 )
 def test_guards_do_not_apply_where_their_problem_cannot_occur(audit: str, names: set[str]) -> None:
     assert {name for name, result in results(audit).items() if result == "not applicable"} == names
@@ -952,7 +965,7 @@ def test_guards_without_anything_to_look_at_do_not_apply() -> None:
     """Predictions without attacks, distances, duplicates, a split or a threat."""
     given = Evidence(Outcomes.from_predictions([0, 1], [0, 1]))
     names = {name for name, guard in GUARDS.items() if isinstance(guard(given), NotApplicable)}
-    read = {"nan-logits", "train-mode", "untrained", "overwrites-input", "changed-model", "class-order", "no-gradient"}
+    read = {"nan-logits", "train-mode", "overwrites-input", "changed-model", "class-order", "no-gradient"}
     assert names == {*GUARDS} - read - {"same-images", "incomplete", "not-repeatable"}
 
 

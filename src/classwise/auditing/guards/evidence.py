@@ -299,7 +299,7 @@ class Evidence:
         outcomes: the outcomes of the audit.
         attacks: the attacks by label, if known.
         was_training: whether a module of the model was in training mode when it was passed to the audit.
-        untrained: whether the weights are the initial weights of a network of the zoo.
+        untrained: whether the weights are the initial weights of a network of the zoo; None for another network.
         no_gradient: why the model has no gradient with respect to its input; empty if it has one.
         overwrites: whether the model writes into its input.
         duplicates: how often each image that was read occurs; None if there are no images.
@@ -314,7 +314,7 @@ class Evidence:
     outcomes: Outcomes
     attacks: Mapping[str, Attack] = dataclasses.field(default_factory=dict)
     was_training: bool = False
-    untrained: bool = False
+    untrained: bool | None = None
     no_gradient: str = ""
     overwrites: bool = False
     duplicates: Duplicates | None = None

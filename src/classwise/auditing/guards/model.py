@@ -61,6 +61,8 @@ def train_mode(evidence: Evidence) -> Result:
 @guard(early=True)
 def untrained(evidence: Evidence) -> Result:
     """The network has its random initial weights."""
+    if evidence.untrained is None:
+        return NOT_APPLICABLE
     if not evidence.untrained:
         return None
     return "The network has its random initial weights; load trained ones, e.g. with --weights FILE.", 1.0

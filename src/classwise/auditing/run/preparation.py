@@ -58,7 +58,7 @@ from classwise.data.duplicates import content_hashes, first_rows
 from classwise.data.images import Images
 from classwise.data.sets.loading import named_set
 from classwise.data.stream import Stream, as_data
-from classwise.models.base import device_of
+from classwise.models.base import Classifier, bare, device_of
 from classwise.models.functions import model_of
 from classwise.models.loading.loader import load_model
 from classwise.models.logits import LogitsModel, check_logits, logits_model_of
@@ -98,7 +98,7 @@ class Inputs:
     pieces: Iterator[Images]
     source: Images | Stream
     was_training: bool
-    untrained: bool
+    untrained: bool | None
     no_gradient: str = ""
     note: str = ""
     large_radius: str = ""
@@ -185,7 +185,9 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         pieces=pieces,
         source=source,
         was_training=was_training,
-        untrained=getattr(classifier, "fresh", None) == parameters,
+        untrained=getattr(classifier, "fresh", None) == parameters
+        if isinstance(bare(classifier), Classifier)
+        else None,
         no_gradient=tried.no_gradient,
         note="; ".join(filter(None, (unfinished_training(model), tried.note))),
         large_radius=large_radius_text(ball, first.shape),

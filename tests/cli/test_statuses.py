@@ -131,6 +131,8 @@ class Net(nn.Module):
             raise KeyboardInterrupt
         if self.mode == "value":
             raise ValueError("a line\\nand another")
+        if self.mode == "memory":
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         if self.mode != "right":
             raise {"runtime": RuntimeError, "index": IndexError, "type": TypeError}[self.mode]("wrong")
 
@@ -169,10 +171,10 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["mynets:Net", "--model-set=mode=typer"], "mynets.Net.fail (mynets.py:23) raised Exit: 0"),
         (["mynets:Net", "--model-set=mode=abort"], "mynets.Net.fail (mynets.py:25) raised KeyboardInterrupt"),
         (["mynets:Net", "--model-set=mode=value"], "mynets.Net.fail (mynets.py:27) raised ValueError: a line and an"),
-        (["mynets:build_exit"], "mynets.build_exit (mynets.py:36) exited with SystemExit(0)"),
+        (["mynets:build_exit"], "mynets.build_exit (mynets.py:38) exited with SystemExit(0)"),
         (["exits:build"], "exits (exits.py:3) exited with SystemExit(0)"),
         (["wrong:build"], "SyntaxError"),
-        (["mynets:Net", "--attack=external:attack=mynets:attack"], "mynets.attack (mynets.py:40) raised OSError"),
+        (["mynets:Net", "--attack=external:attack=mynets:attack"], "mynets.attack (mynets.py:42) raised OSError"),
     ],
 )
 def test_code_of_the_user_never_decides_the_status(
@@ -210,6 +212,15 @@ def test_an_error_of_a_model_names_it_in_whichever_pass(
     assert re.fullmatch(named + re.escape(shape) * (passes == 0), said.err.splitlines()[-1])
 
 
+@pytest.mark.parametrize("passes", [0, 2])
+def test_a_model_that_lacks_memory_comes_with_advice(classwise: Classwise, nets: Path, passes: int) -> None:
+    """No fault of the model: smaller batches may do."""
+    words = ["mynets:Net", "--model-set=mode=memory", f"--model-set=passes={passes}"]
+    line = classwise("audit", *words, *AUDIT, f"--out={nets / 'audit'}", "--fail-if=worst(all) < 0").refusal
+    assert re.search(r"not enough memory in mynets\.Net\.fail \(mynets\.py:\d+\) \(RuntimeError: DefaultCPU", line)
+    assert "--batch-size" in line
+
+
 def test_images_that_a_layer_of_torch_refuses_are_bad_input(classwise: Classwise, nets: Path) -> None:
     words = ["torch.nn:Conv2d", *(f"--model-set={setting}" for setting in ("out_channels=10", "kernel_size=3"))]
     assert (
@@ -241,7 +252,7 @@ def test_an_installed_package_that_is_called_is_user_code(
     """Known by who called it, as its files lie beside those of torch."""
     monkeypatch.setattr("classwise.core.settings.user_code._installed", lambda: [str(nets), *sys.path[1:]])
     said = classwise("audit", "mynets:build_exit", *AUDIT, f"--out={nets / 'audit'}")
-    assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:36) exited with SystemExit(0)\n")
+    assert (said.status, said.err) == (4, "classwise: mynets.build_exit (mynets.py:38) exited with SystemExit(0)\n")
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def failure(error: BaseException) -> Failure:
         status = ExitStatus.INCOMPLETE if isinstance(error, IncompleteError) else ExitStatus.BAD_INPUT
         line = str(error)
         return Failure(status, error.without_function if isinstance(error, ArgumentError) else line)
-    if place is not None:
+    if place is not None and not is_out_of_memory(original(error)):
         return Failure(ExitStatus.USER_CODE, f"{_named(*place)} {_raised(error)}")
     if isinstance(error, _UsageError):
         return Failure(ExitStatus.BAD_INPUT, _usage(error))
@@ -67,7 +67,8 @@ def failure(error: BaseException) -> Failure:
         return _changed(error, change)
     if is_out_of_memory(error):
         advice = "free some, raise the limit (ulimit -v), or use smaller batches (--batch-size) or images"
-        return Failure(ExitStatus.BAD_INPUT, f"not enough memory ({_type_and_message(error)}); {advice}")
+        where = "" if place is None else f" in {_named(*place)}"
+        return Failure(ExitStatus.BAD_INPUT, f"not enough memory{where} ({_type_and_message(error)}); {advice}")
     line = f"internal error: {_type_and_message(error)}; please report it with the trace of: classwise --debug COMMAND"
     return Failure(ExitStatus.INTERNAL_ERROR, line)
 

@@ -37,8 +37,8 @@ def channels_first(x: np.ndarray[Any, Any], where: str) -> np.ndarray[Any, Any]:
     """Convert an array of images to (N, C, H, W).
 
     Args:
-        x: (N, H, W), (N, H, W, C) or (N, C, H, W). If both the second and the last dimension may be the channels, the
-            second is used.
+        x: (N, H, W), (N, H, W, C) or (N, C, H, W). If both the second and the last dimension may be the channels, 1
+            or 3 channels precede 2 or 4, then the second dimension is used.
         where: description of the array for error messages.
 
     Raises:

@@ -92,9 +92,9 @@ class Computed(TypedDict, total=False):
         Option(
             None,
             Decides.ROWS,
-            "images on the device at once, at least 32. Results repeat bit for bit at one batch size and precision. "
-            "None: 128, on a GPU 1024, or as many as there are, in steps of 32, and for images above 64 x 64 pixels as "
-            "many as fit; if an audit is resumed, that of the saved audit.",
+            "images on the device at once, at least 32 if given. Results repeat bit for bit at one batch size and "
+            "precision. None: as many as there are, in steps of 32, up to 128, on a GPU 128 to 1024, and of images "
+            "above 64 x 64 pixels not more than fit; if an audit is resumed, that of the saved audit.",
             flag=Flag(int, "Images per batch.", "N", "Compute", "128 (CPU), 1024 (GPU), or all", least=1),
             stored="int | None",
         ),
@@ -154,8 +154,8 @@ class Evaluation(Sharded, total=False):
         Option(
             True,
             Decides.ATTACKED,
-            "stop attacking an image at the first success. False: every attack runs all its steps on every image, and "
-            "the last iterate counts.",
+            "stop attacking an image at the first success. False: a start does not end at a success, and its "
+            "last iterate counts.",
             flag=Flag(
                 bool,
                 "Stop an attack at its first success, or run all steps (for confusion figures).",

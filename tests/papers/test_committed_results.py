@@ -338,8 +338,10 @@ def test_every_document_has_the_same_verdicts_and_numbers(paper: str, folder: Pa
         assert ours.startswith(decides.removeprefix(": "))
         ours = ours.removeprefix(decides.removeprefix(": "))
         estimate, _, span = re.sub(r" \[(\S+), (\S+)\]", r", \1 to \2", ours).partition(", ")
+        span, _, adjusted = span.partition("; ")
         assert f">{estimate}<" in row
         assert f">{span}" in row or not span
+        assert adjusted in row
         needed, _, never = needed.partition("cannot be tested: ")
         assert never == ", ".join(one.claim.untestable)
         assert all(f"{part} cannot be tested: {reason}" in page for part, reason in one.claim.untestable.items())

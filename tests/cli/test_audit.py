@@ -150,8 +150,13 @@ def test_the_cache_is_that_of_assert_robust(
     given = cache if cache_option else None
     data = cw.load_data("digits", split="test", subset=50)
     assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", cache=given).path == folder
-    assert classwise(*words).out == said.out
+    again = classwise(*words)
+    assert again.out == said.out
+    assert f"loaded from {folder}, a finished audit" in again.err
+    assert "loaded from" not in said.err
     assert rows.stat().st_mtime_ns == before
+    classwise(*words, "--fail-if=worst(all) < 0", f"--junit={tmp_path / 'j.xml'}")
+    assert f'<testsuite name="{run}"' in (tmp_path / "j.xml").read_text(encoding="utf-8"), "not the hash"
     assert assert_robust(run, data, worst=0.0, threat="Linf:0.1", attacks="fgsm", seed=1, cache=given).path != folder
     if cache_option:
         assert (

@@ -141,7 +141,7 @@ def audit(
         # Before the attacks, so that a missing package or server is found.
         logger = stack.enter_context(trackers.logging()) if processes.is_main else None
         folder = _place(model, run, images, out, sharding)
-        named = page_in(folder, group)
+        named, suite_name = page_in(folder, group), None
         settings = {**options, **sharding.arguments, "out": folder, "resume": resume}
         if cluster.on is None:
             from classwise.models.loading.loader import normalization_layer
@@ -151,8 +151,9 @@ def audit(
                 result = cw.audit(network, images, threat, asked.suite, progress=listener, cache=cached, **settings)
                 if (scale := model.scale) and (isinstance(network, str) or normalization_layer(network) is None):
                     listener.log(scale)
-            if cached is not None and result.path is not None:
+            if cached is not None and result.path is not None:  # whose folder has a hash as its name
                 folder, named = result.path, page_in(result.path, group)
+                suite_name = result.outcomes.meta.model
         else:
             given = {**vars(model), **vars(data), **vars(asked)}
             result = _run_shards(network, images, threat, asked.suite, settings, given, sharding, cluster)
@@ -166,7 +167,7 @@ def audit(
             saved = console.resumable(f"the audit is saved in {result.path}; continue with --resume", saved=True)
             with saved, console.status_decided(decided=bool(thresholds)), printing_beside(page):
                 cw.report(result, page, run=run)
-            build.write(result, thresholds, page, policy, lacks)
+            build.write(result, thresholds, page, policy, lacks, name=suite_name)
             if logger is not None:
                 from classwise.reporting.tracking import log_audit
 

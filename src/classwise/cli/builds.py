@@ -115,6 +115,7 @@ class BuildOptions:
         page: Path,
         policy: Policy | None = None,
         lacks: Sequence[str] = (),
+        name: str | None = None,
     ) -> None:
         """Write the files.
 
@@ -124,6 +125,7 @@ class BuildOptions:
             page: what the results of SARIF refer to.
             policy: the policy.
             lacks: what the audit lacks of it.
+            name: name of the suite of the JUnit file; None: that of the audit.
 
         Raises:
             ClasswiseError: if a file cannot be written.
@@ -139,6 +141,6 @@ class BuildOptions:
         checks = [*checks_of(result, own), *policy_checks(result, criteria, lacks)]
         caveat = objective_caveat(result.outcomes.meta)
         if self.junit is not None:
-            write_junit(self.junit, checks, result.name, caveat)
+            write_junit(self.junit, checks, name or result.name, caveat)
         if self.sarif is not None:
             write_sarif(self.sarif, checks, page, shown_warnings(result, result.group), caveat)

@@ -98,6 +98,7 @@ def execute(
             )
             result: Audit | None = None
             if saved is not None:
+                progress.log(f"loaded from {folder}, a finished audit")
                 result = dataclasses.replace(saved, group=group)
             elif processes.is_main:
                 finish = _Finish(claim, plan, writer, attacked, record, progress, loop.late)

@@ -35,7 +35,11 @@ SPLIT = "which needs a validation split; set data.validation = 0.02"
 NEEDY = [name for name in SCHEDULES if any(read.startswith("valid.") for read in SCHEDULES.load(name).reads)]
 
 
-ATTACKED = [name for name in SCHEDULES if SCHEDULES.load(name).reads & signals.ATTACKED]
+ATTACKED = [
+    name
+    for name in SCHEDULES
+    if SCHEDULES.load(name).reads & signals.ATTACKED and "signals" not in vars(SCHEDULES.load(name))
+]
 UNSPLIT: dict[str, Any] = {"data.validation": 0, "selection": "last"}
 
 

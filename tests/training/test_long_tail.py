@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -239,3 +240,23 @@ def test_ldam_on_balanced_data_counts_robust_images() -> None:
     state = schedule.after_epoch(schedule.start(classes(3)), {"train.robust": torch.tensor([0.8, NAN, 0.4])}, 0)
     roots = [2**-0.25, 2.5**-0.25, 1]
     assert close(schedule.settings(state, constants(3), 1).logit_margin, [0.5 * root for root in roots])
+
+
+@pytest.mark.parametrize(
+    ("by_images", "by_robust_images"),
+    [
+        ({"name": "class-weights", "kind": "inverse"}, {"count": "robust"}),
+        ({"name": "class-weights"}, {"kind": "robust-error"}),
+        ({"name": "ldam", "scale": 1.0}, {"robust": True}),
+    ],
+)
+def test_numbers_of_images_need_no_attack(by_images: dict[str, Any], by_robust_images: dict[str, Any]) -> None:
+    """So standard training may have them, and a state that no epoch changes gives the same settings."""
+    (schedule,) = Recipe.read("standard", {"schedules": [by_images]}).parts.schedules
+    state = schedule.start(Classes(("a", "b"), torch.tensor([10, 30])))
+    (before, after) = (
+        schedule.settings(each, constants(2), 300) for each in (state, schedule.after_epoch(state, {}, 0))
+    )
+    assert repr(before) == repr(after)
+    asked = [by_images | by_robust_images]
+    assert "which needs an inner attack" in refused(Recipe.read, "standard", {"schedules": asked})

@@ -97,8 +97,8 @@ def adjust_logits(
     see the page frontier of the documentation.
 
     Accuracies on images that chose the constants are too high: audit the adjusted model on other images. In
-    cross-fitting, the images of each fold are attacked with constants fitted on the other folds; this takes len(rates)
-    more attacks on the images for each fold.
+    cross-fitting, the images of each fold are attacked with constants fitted on the other folds; this takes
+    len(rates) more attacks for each fold, on the images of the others.
 
     Args:
         model: any model that `classwise.audit` takes, such as a module; or a run or its folder, which is adjusted on

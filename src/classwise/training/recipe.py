@@ -370,7 +370,7 @@ class Parts:
     @property
     def reads(self) -> frozenset[str]:
         """The signals that are measured: those of every training, and those that a schedule or the averaging reads."""
-        return ALWAYS.union(self.averaging.reads, *(schedule.reads for schedule in self.schedules))
+        return ALWAYS.union(self.averaging.reads, *(schedule.signals for schedule in self.schedules))
 
     def class_settings(self, classes: Classes, states: Sequence[State], epoch: int) -> ClassSettings:
         """Return the class settings of an epoch: the constants, modified by each schedule, with its state, in order."""
@@ -524,11 +524,11 @@ def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, va
         raise ClasswiseError(
             f"schedule {name!r} needs {unused[0]}, which this objective does not use; use {_USING.get(unused[0], 'at')}"
         )
-    if missing := sorted(schedule.reads & OPTIONAL - objective.measures):
+    if missing := sorted(schedule.signals & OPTIONAL - objective.measures):
         raise ClasswiseError(
             f"schedule {name!r} reads {missing[0]}, which this objective does not measure; use ard or rslad"
         )
-    if (missing := sorted(schedule.reads & ATTACKED)) and not objective.attacks:
+    if (missing := sorted(schedule.signals & ATTACKED)) and not objective.attacks:
         raise ClasswiseError(
             f"schedule {name!r} reads {missing[0]}, which needs an inner attack; this objective has none, use at"
         )
@@ -541,7 +541,7 @@ def _check_schedule(name: str, schedule: ClassSchedule, objective: Objective, va
             f"schedule {name!r} sets weights of the term {' and '.join(sorted(schedule.weighted_terms))}, but this "
             f"objective has the term {' and '.join(sorted(objective.weighted_terms))} only"
         )
-    held_out = sorted(signal for signal in schedule.reads if signal.startswith("valid."))
+    held_out = sorted(signal for signal in schedule.signals if signal.startswith("valid."))
     if held_out and validation == 0:
         raise ClasswiseError(
             f"schedule {name!r} reads {held_out[0]}, which needs a validation split; set data.validation = 0.02"

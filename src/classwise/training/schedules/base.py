@@ -62,7 +62,7 @@ class ClassSchedule(Described, ABC):
     one.
     """
 
-    #: The names of the signals that the trainer must measure.
+    #: The names of the signals that it reads, with some settings.
     reads: ClassVar[frozenset[str]] = frozenset()
     #: The class settings that the objective must use, such as ``beta``; ``epsilon`` for an inner attack.
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -72,6 +72,11 @@ class ClassSchedule(Described, ABC):
     sets_scale: ClassVar[bool] = False
     #: Whether the paper starts from a robust model; a note is logged for a run from random weights.
     fine_tunes: ClassVar[bool] = False
+
+    @property
+    def signals(self) -> frozenset[str]:
+        """The signals that the trainer must measure: `reads`, or those that its settings need."""
+        return self.reads
 
     @property
     def weighted_terms(self) -> frozenset[Term]:

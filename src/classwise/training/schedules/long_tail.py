@@ -74,6 +74,11 @@ class ClassWeights(ClassSchedule):
         return {"effective": (effective,), "robust-error": (robust_error,)}.get(self.kind, ())
 
     @property
+    def signals(self) -> frozenset[str]:
+        """The robust accuracy, where the weights depend on it."""
+        return self.reads if self.count == "robust" or self.kind == "robust-error" else frozenset()
+
+    @property
     def weighted_terms(self) -> frozenset[Term]:
         """The field ``terms``; empty if the weights are used for sampling."""
         return frozenset(self.terms if self.mode == "weights" else ())
@@ -85,6 +90,8 @@ class ClassWeights(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Update the robust accuracy of the classes with images in the epoch."""
+        if not self.signals:
+            return state
         robust = latest(state["robust"], signals["train.robust"])
         if self.kind == "robust-error" and bool((1 + self.strength * (robust.nanmean() - robust) < 0).any()):
             warn_once(f"schedule 'class-weights': strength = {self.strength:g} gives negative weights, clamped at 0")
@@ -143,6 +150,11 @@ class LDAM(ClassSchedule):
     needs = frozenset({"logit_margin"})
     sets_scale = True
 
+    @property
+    def signals(self) -> frozenset[str]:
+        """The robust accuracy, if ``robust``."""
+        return self.reads if self.robust else frozenset()
+
     def start(self, classes: Classes) -> State:
         """Return the class counts, and a robust accuracy of 1."""
         counts = classes.counts.float()
@@ -150,7 +162,7 @@ class LDAM(ClassSchedule):
 
     def after_epoch(self, state: State, signals: Signals, epoch: int) -> State:
         """Update the robust accuracy of the classes with images in the epoch."""
-        return {**state, "robust": latest(state["robust"], signals["train.robust"])}
+        return {**state, "robust": latest(state["robust"], signals["train.robust"])} if self.robust else state
 
     def settings(self, state: State, before: ClassSettings, epoch: int) -> ClassSettings:
         """Return the margins and, from ``start_epoch`` on, the weights."""

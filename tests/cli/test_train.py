@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from itertools import product
@@ -49,6 +50,26 @@ def test_several_seeds(classwise: Classwise, tmp_path: Path) -> None:
     assert "epoch 1/1" in said.err
     inside = classwise("train", "standard", "--data=digits", f"--out={out / 'seed-0'}", "--seeds=1,2")
     assert "contains a run; give another --out for the runs of --seeds" in inside.refusal
+
+
+@pytest.mark.parametrize(("words", "names"), [([], [""]), (["--seeds=3"], ["seed-3"])])
+def test_the_log_of_a_seed_lies_where_that_of_several_would(
+    classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], names: list[str]
+) -> None:
+    """So that a later ``--seeds 3,4 --resume`` continues it."""
+    seen: list[str] = []
+
+    def logging(self: object, listener: object = None, name: str = "") -> contextlib.nullcontext[None]:
+        seen.append(name)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr("classwise.cli.trackers.TrackerOptions.logging", logging)
+    out = f"--out={tmp_path / 'run'}"
+    assert (
+        classwise("train", "standard", "--budget=short", "--data=digits", out, *QUICK[1:], "--epochs=1", *words).status
+        == 0
+    )
+    assert seen == names
 
 
 def test_an_estimate_leaves_nothing(classwise: Classwise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,6 +233,11 @@ def test_a_model_is_one_row() -> None:
     assert ranked(cw.board([first, again])) == [[(1, "at")]]
     other = with_meta(audit_of("cfa", 0.3), model_hash=first.outcomes.meta.model_hash)
     check_refused(r"^'at' and 'cfa' are audits of the same model \(SHA-256 617461746174\)", cw.board, [first, other])
+    frame = first.outcomes.frame.copy()  # a cat is a dog without an attack, in place of one that is a dog under it
+    lost = (frame["attack"] == "clean") & (frame["index"] == frame.loc[~frame["correct"], "index"].min())
+    frame.loc[lost, ["prediction", "correct"]] = 1, False
+    clean = dataclasses.replace(first, name="clean", outcomes=Outcomes(frame, first.outcomes.meta))
+    check_refused(r"^'at' and 'clean' are audits of the same model", cw.board, [first, clean])
     code = [{"model": {"two:Defence": digest}} for digest in ("ab", "ab", "cd")]
     defended = [with_meta(audit_of("at", 0.2), code=each) for each in code]
     assert ranked(cw.board(defended)) == [[(1, "at"), (1, "at-2")]]  # other code with equal weights is another model

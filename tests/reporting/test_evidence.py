@@ -305,15 +305,21 @@ def test_the_strong_sentence_needs_the_policy_before_the_first_attack(tmp_path: 
     )
 
 
-def test_outcomes_of_another_model_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [("model_hash", "0"), ("seed", 1), ("batch_size", 96), ("early_stop", False), ("cascade", True)]
+)
+def test_outcomes_of_another_model_or_with_other_settings_are_refused(
+    field: str, value: object, tmp_path: Path
+) -> None:
     file = written(tmp_path / "policy.yaml")
     audited_pairs(tmp_path / "a", file)
     part = tmp_path / "a" / "outcomes" / "part-00000.parquet"
     from classwise.auditing.outcomes import files
 
     frame, meta = files.read(part)
-    files.write(part, frame, dataclasses.replace(meta, model_hash="0"))
-    check_refused("model_hash differs", cw.evidence, tmp_path / "a", file, tmp_path / "evidence")
+    changed: Any = {field: value} if field == "model_hash" else {"settings": {**meta.settings, field: value}}
+    files.write(part, frame, dataclasses.replace(meta, **changed))
+    check_refused(f"{field} differs", cw.evidence, tmp_path / "a", file, tmp_path / "evidence")
 
 
 def test_a_folder_that_is_not_new_and_a_table_are_refused(report: build.Evidence, tmp_path: Path) -> None:

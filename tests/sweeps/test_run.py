@@ -161,7 +161,6 @@ def test_collect_names_what_is_missing(finished: Path) -> None:
 @pytest.mark.parametrize(
     ("audits", "audit", "reason"),
     [
-        ({}, None, "its plan has no audits"),
         (PLAN["audits"], None, "1 queued"),
         (PLAN["audits"], SimpleNamespace(complete=False, finished=False), "1 queued"),
         (PLAN["audits"], SimpleNamespace(complete=False, finished=True), "1 estimated from a sample"),
@@ -174,6 +173,14 @@ def test_collect_states_why_nothing_is_compared(
     monkeypatch.setattr("classwise.sweeps.collect.audit_of", lambda *place: audit)
     with pytest.raises(IncompleteError, match=f"can be compared: {reason}$"):
         collect(tmp_path / "sweep")
+
+
+def test_collecting_a_plan_without_audits_is_bad_input(tmp_path: Path) -> None:
+    """Not an incomplete sweep, whose status says that it is to be continued."""
+    prepare_sweep(PLAN | {"audits": {}, "seeds": [0]}, tmp_path / "sweep")
+    with pytest.raises(ClasswiseError, match="has no audits; add them, and run the sweep again") as caught:
+        collect(tmp_path / "sweep")
+    assert not isinstance(caught.value, IncompleteError)
 
 
 @pytest.mark.slow

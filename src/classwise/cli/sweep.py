@@ -208,13 +208,14 @@ def _report(folder: Path, cells: Sequence[CellStatus], json: bool) -> None:
     Raises:
         IncompleteError: if a cell is not finished.
     """
+    from classwise.sweeps.cells import SweepFolder
     from classwise.sweeps.status import counts_text, unfinished
 
     _show(cells, json)
     if unfinished(cells):
         how = f"continue with classwise sweep resume {quoted(folder)}"
         raise IncompleteError(f"{counts_text(cells)} of the cells in {folder}; {how}")
-    if not json:
+    if not json and any(cell.audits for cell in SweepFolder.open(folder).cells()):
         console.echo(f"next: classwise sweep collect {quoted(folder)}")
 
 

@@ -151,7 +151,7 @@ def train(
             for number, place in folders.items():
                 if len(folders) > 1:
                     listener.log(f"seed {number}: {place}")
-                with used.logging(listener, f"seed-{number}" if len(folders) > 1 else "") as logger:
+                with used.logging(listener, "" if seeds is None else f"seed-{number}") as logger:
                     runs.append(
                         cw.train(
                             plan,

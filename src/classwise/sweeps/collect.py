@@ -14,7 +14,7 @@ import pandas as pd
 from classwise.auditing.compare.comparison import Comparison, population
 from classwise.auditing.run.audit_folder import ABOUT
 from classwise.auditing.run.result import Audit
-from classwise.core.errors import IncompleteError
+from classwise.core.errors import ClasswiseError, IncompleteError
 from classwise.core.files.storage import write_text
 from classwise.core.settings.arguments import checked
 from classwise.reporting import formatting, report
@@ -127,8 +127,8 @@ def collect(
 
     Raises:
         IncompleteError: if no audit can be compared.
-        ClasswiseError: if the folder contains no sweep, or an audit cannot be read or compared; or as
-            `classwise.export` does.
+        ClasswiseError: if the folder contains no sweep, its plan has no audits, or an audit cannot be read or compared;
+            or as `classwise.export` does.
 
     Example:
         >>> import tempfile
@@ -153,9 +153,11 @@ def collect(
                 continue
             key = (_data(cell, name), name, audit.outcomes.meta.threat or "")
             methods.setdefault(key, {}).setdefault(cell.method, []).append(audit)
+    if not methods and not any(cell.audits for cell in sweep.cells()):
+        raise ClasswiseError(f"the plan of {folder} has no audits; add them, and run the sweep again")
     if not methods:
         states = ", ".join(f"{count} {state}" for state, count in Counter(missing.values()).items())
-        raise IncompleteError(f"no audit in {folder} can be compared: {states or 'its plan has no audits'}")
+        raise IncompleteError(f"no audit in {folder} can be compared: {states}")
     groups = tuple(
         Group(*key, Comparison({name: tuple(audits) for name, audits in audits_of.items()}))
         for key, audits_of in methods.items()

@@ -149,7 +149,8 @@ def _distinct(group: list[Candidate]) -> list[Candidate]:
             models.append(candidate)
             continue
         known = models[place]
-        if known.entry.correct != candidate.entry.correct:
+        clean = {entry.clean_correct for entry in (known.entry, candidate.entry)} - {None}
+        if known.entry.correct != candidate.entry.correct or len(clean) > 1:
             raise ClasswiseError(
                 f"{known.entry.name!r} and {candidate.entry.name!r} are audits of the same model "
                 f"(SHA-256 {candidate.entry.model_sha256[:12]}) under the same conditions with different results; "

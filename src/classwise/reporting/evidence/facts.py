@@ -440,7 +440,7 @@ def _unrecorded(audit: Audit, policy: Policy) -> str:
     Empty if its record and every file of outcomes have the policy.
 
     Raises:
-        ClasswiseError: if a file of outcomes is of another model or other images than the record.
+        ClasswiseError: if a file of outcomes is of another model, other images or other settings than the record.
     """
     assert audit.path is not None
     about = read_about(audit.path)
@@ -450,7 +450,7 @@ def _unrecorded(audit: Audit, policy: Policy) -> str:
         digests.add(meta.policy)
         if "code" in about and about["code"] != meta.code:
             raise ClasswiseError(f"{file} belongs to another audit: its code differs; run the audit again")
-        for key in ("model_hash", "data_hash", "threat"):
+        for key in ("model_hash", "data_hash", "threat", "attacks", "seed", "batch_size", "early_stop", "cascade"):
             if settings and settings.get(key) != getattr(meta, key):
                 raise ClasswiseError(f"{file} belongs to another audit: its {key} differs; run the audit again")
     if recorded != policy.digest:

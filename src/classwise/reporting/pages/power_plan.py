@@ -71,7 +71,7 @@ def plan_table(plan: PowerPlan) -> Table:
         rows,
         f"Power: share of {_times(plan)} simulated test sets on which the {formatting.level(plan.alpha)} intervals "
         "and tests of audits and comparisons decide the question. Passes: forward and backward passes of the attacks "
-        "on all images, runs and models, at most. As is: images of the smallest class."
+        "on all images, runs and models, at most. As is: as stated, or as the smallest class has."
         f"{runs if several else ''}{over if pilot else ''}",
     )
 

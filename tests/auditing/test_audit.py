@@ -253,7 +253,8 @@ def test_examples_of_each_class_are_saved_for_the_page() -> None:
 
 
 def test_an_index_to_trace_that_the_data_lack_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    check_refused("has no image with the index 99999$", run, trace=[4, 99999])
+    reason = rf"include none with the index 99999; give indices of these images, such as {toys.images().index[0]}$"
+    check_refused(reason, run, trace=[4, 99999])
     images = toys.images()
     source = [(x, int(y)) for x, y in zip(images.pixels(), images.y, strict=True)]
     assert run(data=Stream(source), trace=[4, 99999]).trace is not None  # how many images there are is known at the end

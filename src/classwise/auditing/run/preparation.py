@@ -142,7 +142,10 @@ def prepare(model: Model, data: Any, suite: Suite, threat: ThreatLike | None, op
         source, ball = _unique(source, ball)
     traced = {*options.get("trace", ())}
     if traced and isinstance(source, Images) and (unknown := sorted(traced - {*source.index.tolist()})):
-        raise ClasswiseError(f"trace: {source.name} has no image with the index {unknown[0]}")
+        raise ClasswiseError(
+            f"trace: the {len(source)} images of {source.name} include none with the index {unknown[0]}; give "
+            f"indices of these images, such as {int(source.index[0])}"
+        )
     device = options.get("device")
     if isinstance(model, str | os.PathLike):
         classifier = load_model(model, data=source, device=device or "cpu")

@@ -210,7 +210,7 @@ def test_other_audits_with_the_policy_are_listed_and_verified(tmp_path: Path) ->
     audited(tmp_path / "c")  # without the policy
     report = cw.evidence(tmp_path / "a", policy, tmp_path / "evidence")
     others = {row["name"]: row for row in report.facts["audits"][0]["others"]}
-    results = {"b": "passed", "c": "without this policy", "stopped": "undecided"}
+    results = {"b": "passed", "c": "without a record of this policy", "stopped": "undecided"}
     assert {name: row["result"] for name, row in others.items()} == results
     for name in ("b", "c"):
         by_attack = cw.Audit.load(tmp_path / name).by_attack.loc["all"]
@@ -315,7 +315,7 @@ TAMPERED: dict[str, tuple[Callable[[Path], dict[str, Any] | None], str]] = {
     "old dates": (_dated, "differs from its SHA-256"),
     "forged outcomes": (_forged, "outcomes of 60 images differ"),
     "removed warnings": (_without_warnings, "guards that warn only now: train"),
-    "other weights": (lambda _: {"model": Net(seed=1)}, "the weights or the settings of the model differ"),
+    "other weights": (lambda _: {"model": Net(seed=1)}, "the weights, their names or the settings of the model differ"),
     "other structure": (lambda _: {"model": nn.Sequential(*Net(), nn.Softplus())}, "the code of the model differs"),
     "other code": (lambda _: {"model": Code()}, "the code of the model differs"),
     "other images": (lambda _: {"images": images(seed=2)}, "the images have the SHA-256"),

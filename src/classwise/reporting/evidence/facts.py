@@ -55,7 +55,7 @@ NONE_RECORDED = (
 OTHER_RECORDED = "Audit {name} has recorded another policy, or another version of this file."
 OTHER_OUTCOMES = "Audit {name} has outcomes that were computed without this policy."
 """Why an audit has not recorded the policy."""
-WITHOUT: Literal["without this policy"] = "without this policy"
+WITHOUT: Literal["without a record of this policy"] = "without a record of this policy"
 """The result of an audit beside another one that has not recorded the policy."""
 MEANING = (
     "Robust accuracy is an upper bound: these attacks failed on the images counted as correct, and other attacks may "
@@ -171,7 +171,7 @@ class OtherFacts(TypedDict):
 
     name: str
     date: str
-    result: Verdict | Literal["cannot be read", "without this policy"]
+    result: Verdict | Literal["cannot be read", "without a record of this policy"]
     threat: str | None
     overall: float | None
     worst: float | None

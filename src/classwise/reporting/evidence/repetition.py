@@ -110,7 +110,10 @@ def identity_differences(audit: Audit, model: nn.Module | None, images: Images |
         before, now = (facts.get("normalisation") for facts in (audit.environment, here))
         other_scale = before is not None and before != now
         explained = other_scale and same_file
-        why = "the weights or the settings of the model differ, such as --outputs or --model-set"
+        why = (
+            "the weights, their names or the settings of the model differ, such as --outputs, --model-set, or "
+            "cw.Normalized in place of --mean"
+        )
         if other_scale:
             why = f"the audit has {_scale_text(before)}, and this model has {_scale_text(now)} (--mean, --std)"
         elif same_file:

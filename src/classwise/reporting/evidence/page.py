@@ -35,8 +35,8 @@ BOUND = "Robust accuracy is an upper bound, since other attacks may succeed."
 """The first limit of every report."""
 CRITERIA = (
     "A criterion has the interval of the one number that the policy named before the run: the accuracy on all images, "
-    "of one class, or of the worst class, whichever class it is. It is narrower than those of the table of accuracies: "
-    "they hold for all classes at once, so that a reader may choose a class after the run."
+    "of one class, or of the worst class, whichever class it is. It is usually narrower than those of the table of "
+    "accuracies: they hold for all classes at once, so that a reader may choose a class after the run."
 )
 """How the intervals of criteria and of classes differ."""
 SUPPORT = (

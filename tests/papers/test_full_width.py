@@ -9,6 +9,9 @@ import numpy as np
 import pandas as pd
 
 from classwise.analysis.confusion import excess, rate_correlation
+from classwise.analysis.norm_link import norm_link
+from classwise.auditing.outcomes.table import Outcomes
+from classwise.papers.experiments.protocol import largest_drop
 from classwise.papers.interval_estimators import widest
 from classwise.stats.confusion import confusion, confusion_rates
 from classwise.stats.counts import ClassCounts
@@ -43,3 +46,22 @@ def test_the_claims_on_one_model_follow_from_its_predictions() -> None:
     assert all(int(np.argmax(matrix[row] * (np.arange(10) != row))) == column for row, column in mutual)
     ends = [rates[pair] for pair in mutual[:4]]
     assert f"{min(ends):.1f} to {max(ends):.1f} %" in section
+
+
+def test_norms_and_temperatures_of_the_last_epoch_follow_from_its_predictions() -> None:
+    frame = pd.read_parquet(GPU / "at-last-temperature.parquet")
+    columns = {"PGD": "pgd", "2": "t2", "5": "t5"}
+    attacked = {attack: frame[column].to_numpy(dtype=np.int64) for attack, column in columns.items()}
+    label, clean = (frame[column].to_numpy(dtype=np.int64) for column in ("label", "clean"))
+    outcomes = Outcomes.from_predictions(label, clean, attacked, [str(number) for number in range(10)])
+    assert np.bincount(label).tolist() == 10 * [200]
+    text = (GPU / "models.md").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"norms of the rows, by class: ([\d., ]+)\.\n", text)
+    link = norm_link(outcomes, "PGD", [float(norm) for norm in listed.split(", ")])
+    assert "rank correlation {:.2f} [{:.2f}, {:.2f}] (last epoch)".format(*link.ranked.estimate(0.05)) in text
+    drops = [largest_drop(outcomes, ["PGD", inverse])(0.05) for inverse in ("2", "5")]
+    first, second = ((-drop.value, -drop.high, -drop.low) for drop in drops)
+    shown = "{:.1f} points [{:.1f}, {:.1f}] at 1/T = 2, ".format(*first) + "{:.1f} [{:.1f}, {:.1f}] at 5".format(
+        *second
+    )
+    assert shown in text

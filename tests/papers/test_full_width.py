@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from classwise.analysis.confusion import excess, rate_correlation
 from classwise.analysis.norm_link import norm_link
@@ -61,7 +62,21 @@ def test_norms_and_temperatures_of_the_last_epoch_follow_from_its_predictions() 
     assert "rank correlation {:.2f} [{:.2f}, {:.2f}] (last epoch)".format(*link.ranked.estimate(0.05)) in text
     drops = [largest_drop(outcomes, ["PGD", inverse])(0.05) for inverse in ("2", "5")]
     first, second = ((-drop.value, -drop.high, -drop.low) for drop in drops)
-    shown = "{:.1f} points [{:.1f}, {:.1f}] at 1/T = 2, ".format(*first) + "{:.1f} [{:.1f}, {:.1f}] at 5".format(
-        *second
-    )
-    assert shown in text
+    assert "{:.1f} points [{:.1f}, {:.1f}] at 1/T = 2, ".format(*first) in text
+    assert "at 1/T = 2, {:.1f} [{:.1f}, {:.1f}] at 5".format(*second) in text
+
+
+def test_the_confidences_of_the_last_epoch_follow_from_their_variances() -> None:
+    """The means over the classes of each group, and a normal interval of their difference, by hand."""
+    frame = pd.read_parquet(GPU / "at-last-confidences.parquet")
+    by_class = frame.groupby("label")["confidence_variance"]
+    means, squares = by_class.mean(), by_class.var() / by_class.count()
+    vehicles = np.isin(means.index, VEHICLES)
+    found = 1000 * (means[vehicles].mean() - means[~vehicles].mean())
+    half = 1960 * np.sqrt(squares[vehicles].sum() / 4**2 + squares[~vehicles].sum() / 6**2)
+    text = (GPU / "models.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"by ([\d.]+) thousandths \[([\d.]+), ([\d.]+)\]", text)
+    value, low, high = map(float, shown)
+    assert value == pytest.approx(found, abs=0.05)
+    assert value - low == pytest.approx(high - value, abs=0.11)
+    assert half < value - low < 1.5 * half, "that of a bounded variable is wider"

@@ -18,7 +18,6 @@ from classwise.papers.result import EXACT, Result, stored_results
 from classwise.papers.scales import CIFAR
 from classwise.papers.store import Store
 from classwise.papers.tables import (
-    DECIDED,
     OPEN,
     Overview,
     by_construction,
@@ -35,6 +34,13 @@ RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
 FRONT = RESULTS.parents[1] / "README.md"
 HEADS = ("claim, item", "verdict", "ours", "scale", "what is missing")
+SUBJECTS = {
+    "kdd21": "classes differ in robustness",
+    "iclr21": "its first version",
+    "benz20": "adversarial training is unequal",
+    "cfa23": "calibrated training helps the weakest class",
+}
+"""What each paper is about."""
 BLOCK = re.compile(r"(<!-- generated: papers -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
 """The generated part of the file."""
 
@@ -46,9 +52,9 @@ def papers() -> str:
 
 
 def findings() -> str:
-    """A line for each paper: how many of its statements have each verdict."""
+    """A line for each paper: what it is about, and how many of its statements are decided in which way."""
     results = stored_results(Store(RESULTS / "papers"))
-    return "\n".join(f"- {name}: {_counts(overviews(name, results))}" for name in catalogue.OWN)
+    return "\n".join(f"- {name}, {SUBJECTS[name]}: {_counts(overviews(name, results))}" for name in catalogue.OWN)
 
 
 def _counts(found: Sequence[Overview]) -> str:
@@ -58,8 +64,7 @@ def _counts(found: Sequence[Overview]) -> str:
         one.whole == "supported" and one.shown is not None and one.shown[1].basis != "experiment" for one in tested
     )
     note = f" ({computed} by exact computation)" if computed else ""
-    others = [f"{count[kind]} {kind}" for kind in DECIDED[1:] if count[kind]]
-    return ", ".join([f"{count['supported']} of {len(tested)} supported{note}", *others])
+    return f"{count['supported']} of {len(tested)} supported{note}, {count['not observed']} not observed"
 
 
 def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:

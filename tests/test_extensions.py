@@ -336,6 +336,7 @@ def test_a_paper_of_an_installed_package_runs(found: dict[str, Any], folder: Pat
     page = (folder / "store" / "pages" / "toy24.html").read_text(encoding="utf-8")
     assert "Do optimisers agree on the weak classes?" in page
     assert "The optimisers agree." in page
+    assert '<p class="lead">Of 1 statement, at smoke scale with 1 training of each model: 1 ' in page
 
 
 @pytest.mark.parametrize(

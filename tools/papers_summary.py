@@ -6,6 +6,7 @@ python -m tools.papers_summary      # write it again
 from __future__ import annotations
 
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,18 +15,16 @@ from tools.reference import table
 
 from classwise.papers import catalogue
 from classwise.papers.page import MARKS
-from classwise.papers.result import EXACT, Result, stored_results
+from classwise.papers.result import Result, stored_results
 from classwise.papers.scales import CIFAR
 from classwise.papers.store import Store
 from classwise.papers.tables import (
     OPEN,
     Overview,
-    by_construction,
     estimate_text,
     findings_sentence,
     images_to_decide,
     overviews,
-    parts_supported,
 )
 from classwise.reporting.escape import markdown_text
 from classwise.reporting.formatting import NONE
@@ -33,6 +32,8 @@ from classwise.reporting.formatting import NONE
 RESULTS = Path(__file__).parents[1] / "docs/results"
 README = RESULTS / "README.md"
 FRONT = RESULTS.parents[1] / "README.md"
+WIDEST = 200
+"""Characters of a line."""
 HEADS = ("claim, item", "verdict", "ours", "scale", "what is missing")
 SUBJECTS = {
     "kdd21": "classes differ in robustness",
@@ -68,39 +69,25 @@ def _counts(found: Sequence[Overview]) -> str:
 
 
 def _paper(name: str, results: Mapping[str, Sequence[Result]]) -> str:
-    rows = []
-    for one in overviews(name, results):
-        remark = _parts_supported(one)
-        if one.shown and not remark:
-            remark = f" {EXACT[basis]}" if (basis := one.shown[1].basis) in EXACT else ""
-            remark = ", by construction" if by_construction(one.shown[1]) else remark
-        rows.append(
-            (
-                f"{_claim_and_item(one, name)}: {markdown_text(one.claim.title)}",
-                f"{MARKS[one.whole]} {one.whole}{remark}",
-                _estimate(one) if one.shown else NONE,
-                ", ".join(filter(None, (one.scales, one.data if one.data != CIFAR else ""))) or NONE,
-                _missing(one) or NONE,
-            )
+    rows = [
+        (
+            f"{_claim_and_item(one, name)}: {markdown_text(one.claim.title)}",
+            ", ".join(filter(None, (f"{MARKS[one.whole]} {one.whole}", one.remark))),
+            _estimate(one) if one.shown else NONE,
+            ", ".join(filter(None, (one.scales, one.data if one.data != CIFAR else ""))) or NONE,
+            _missing(one) or NONE,
         )
-    sentence = f"{findings_sentence(name, results)}\n[Page (in the repository: data as JSON)](papers/results/{name})."
-    return "\n\n".join([f"### {name}", sentence, table(HEADS, rows)])
+        for one in overviews(name, results)
+    ]
+    sentence = textwrap.fill(findings_sentence(name, results), WIDEST)
+    page = f"[Page (in the repository: data as JSON)](papers/results/{name})."
+    return "\n\n".join([f"### {name}", f"{sentence}\n{page}", table(HEADS, rows)])
 
 
 def _claim_and_item(one: Overview, name: str) -> str:
     """The claim and the item whose test the row shows, without the name of the paper where it is that of the table."""
     claim = one.claim.id.partition("/")[2]
     return f"{claim}, {one.shown[0].item.removeprefix(f'{name}/')}" if one.shown else claim
-
-
-def _parts_supported(one: Overview) -> str:
-    """How many parts of a claim are supported, if some are and it is not as a whole."""
-    supported, total = parts_supported(one.claim.id, one.summary.tests)
-    return (
-        f", {supported} of {total} parts {MARKS['supported']}"
-        if supported and one.whole not in ("supported", OPEN)
-        else ""
-    )
 
 
 def _estimate(one: Overview) -> str:

@@ -321,9 +321,9 @@ def test_the_overview_of_a_claim() -> None:
         test = Test(claim="kdd21/C8", estimand=covers, estimators=[normal(value)], covers=(covers,))
         return result_of(scale, *evaluate([test]))
 
-    assert overview("kdd21/C1")[2:] == ("not tested", None, "not run yet", "", "")
+    assert overview("kdd21/C1")[2:] == ("not tested", None, "", "not run yet", "", "")
     costly = catalogue.claim("kdd21/C8").missing
-    assert overview("kdd21/C8")[2:] == ("not tested", None, f"needs {costly}", "", "")
+    assert overview("kdd21/C8")[2:] == ("not tested", None, "", f"needs {costly}", "", "")
     good, bad, unclear = tested("on average", 3), tested("in every row", -3, "reduced"), tested("in every row", 1)
     one = overview("kdd21/C8", good)
     assert (one.whole, one.why, one.scales) == ("inconclusive", "not tested: in every row", "small")
@@ -338,6 +338,7 @@ def test_the_overview_of_a_claim() -> None:
     assert overview("kdd21/C8", result_of("small", untested))[2:] == (
         "not tested",
         None,
+        "",
         "no cats here, only dogs",
         "",
         "",
@@ -396,14 +397,23 @@ def test_images_decide_nothing_where_they_are_not_the_reason() -> None:
 def test_the_sentence_on_a_paper() -> None:
     exact = Test(claim="cfa23/C1", estimand="a fact", estimators=[exactly(1.0)], exact=True, basis="computation")
     gain = Test(claim="cfa23/C13", estimand="a gain", estimators=[normal(9)])
-    note = "the verdict follows by construction"  # so it is not the clearest support
-    constructed = Test(claim="cfa23/C2", estimand="a gain", estimators=[normal(99)], note=note)
+    note = "the verdict follows by construction"
+    constructed = Test(claim="cfa23/C12", estimand="a gain", estimators=[normal(99)], covers=("AT",), note=note)
     results = {"cfa23/T1": [result_of("reduced", *evaluate([exact, gain, constructed]))]}
+    main = "Main statements: “Near the best epoch, larger radii harm hard classes”: not tested; "
+    main += "“CFA improves average and worst class of AT, TRADES, FAT”: not tested. "
     assert findings_sentence("cfa23", results) == (
-        "At reduced scale, of 27 statements 3 were supported (1 by exact computation) and 24 not tested; "
-        "clearest support: FAT has the lowest worst class."
+        f"{main}Of 27 statements, at reduced scale with 1 training of each model: "
+        "2 supported (1 by exact computation), 1 inconclusive and 24 not tested."
     )
-    assert findings_sentence("cfa23", {}) == "Of 27 statements 27 were not tested."
+    several = result_of("medium", replace(evaluate([gain])[0], trainings=3))
+    assert ", at reduced and medium scale with 1 to 3 trainings of each model: " in findings_sentence(
+        "cfa23", {**results, "cfa23/E1": [several]}
+    )
+    assert findings_sentence("cfa23", {}) == f"{main}Of 27 statements: 27 not tested."
+    assert findings_sentence("benz20", {}).endswith("Of 9 statements: 9 not tested; 2 open questions.")
+    one = next(one for one in overviews("cfa23", results) if one.claim.id == "cfa23/C12")
+    assert (one.whole, one.remark) == ("inconclusive", "1 of 3 parts supported")
 
 
 def test_an_inconclusive_interval_that_excludes_zero_has_its_adjusted_p_value_beside_it() -> None:

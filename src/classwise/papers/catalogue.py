@@ -182,6 +182,7 @@ class Claim:
         default_part: the part that a test covers if it names none.
         same_as: equivalent claims of other papers, as ``kdd21/C1``, or ``kdd21/C1: part`` for a part of one.
         question: whether it asks rather than states; items report measurements for it, without verdicts.
+        main: whether it is a main statement of the paper, which pages show first.
         title: the statement in a few words, of at most `LONGEST_TITLE` characters; by default the statement.
         number: the result of the paper in a few words; by default what it states before a semicolon.
     """
@@ -196,6 +197,7 @@ class Claim:
     default_part: str = ""
     same_as: tuple[str, ...] = ()
     question: bool = False
+    main: bool = False
     title: str = ""
     number: str = ""
 

@@ -51,16 +51,22 @@ WORDS = {
     "CFA": "class-wise calibrated fair adversarial training",
     "CCM, CCR, FAWA": "the three parts of CFA: radius by class, regularisation by class, averaging over fair epochs",
     "CV": "the variance of the class accuracies",
-    _CLASSES: "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
+    _CLASSES: "of CIFAR-10: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
     "CVC": "the variance of an image's confidences, mean over a class",
     "EMA": "an average of the weights over the training",
     "FAT, FRL": "other methods that the paper compares",
     "HE": "hypersphere embedding; HE-LIS and HE-CMP train it with a growing 1/T",
+    "lambda_1, lambda_2": "a constant in the radius of each class with CCM, and in the beta of each class with CCR",
     "homing": "errors that a model trained without the predicted class classifies correctly",
     "M_ij": "the share of the images of class i that are taken for class j",
+    "MART": "adversarial training with a larger weight of misclassified images",
     "MCD": "the highest minus the lowest class accuracy",
     "N_attack": "an attack that only queries the model",
+    "PGD": "projected gradient descent, an attack in small steps; Temperature-PGD multiplies the logits by 1/T",
+    "superclass, superclasses": "groups of similar classes, as animals",
+    "thousandths": "0.001 each",
     "total": "the accuracy over all classes",
+    "TRADES": "training with clean images and the change of the outputs under attack",
 }
 """Words of the chart of claims that it explains where they occur."""
 _HALF = 50
@@ -159,9 +165,9 @@ def _context(paper: Paper, store: Store | None) -> dict[str, Any]:
     }
 
 
-def _order(one: Overview) -> int:
-    """Decided claims are first."""
-    return list(MARKS).index(one.whole)
+def _order(one: Overview) -> tuple[bool, int]:
+    """Main statements are first, then decided ones."""
+    return (False, 0) if one.claim.main else (True, list(MARKS).index(one.whole))
 
 
 def _population(verdicts: Sequence[Verdict]) -> str:
@@ -189,6 +195,8 @@ def _claim(one: Overview, here: Container[str]) -> dict[str, Any]:
     return {
         "id": one.claim.id.partition("/")[2],
         "title": one.claim.title,
+        "main": one.claim.main,
+        "remark": one.remark,
         "whole": one.whole,
         "mark": MARKS[one.whole],
         "scale": one.scales,

@@ -23,6 +23,7 @@ from classwise.papers.result import (
     Evidence,
     Result,
     conclusive,
+    number_of_trainings,
     summarise_claim,
     verdict_text,
 )
@@ -378,6 +379,8 @@ class Overview(NamedTuple):
         summary: the verdicts on it, each of the largest scale at which its part was tested.
         whole: what became of it.
         shown: the test with the result that decides, or the weakest one if it is supported; None without a test.
+        remark: what belongs to the answer: how many parts are supported where it is not the whole claim, or that it
+            follows by computation or by construction; empty otherwise.
         why: the reason in a few words.
         scales: the scale of the shown test, then those of others with trained models, as in ``small + reduced``.
         data: the name of the data set of the shown test, or of two.
@@ -387,6 +390,7 @@ class Overview(NamedTuple):
     summary: ClaimSummary
     whole: Whole
     shown: tuple[Result, Verdict] | None
+    remark: str
     why: str
     scales: str
     data: str
@@ -408,9 +412,29 @@ def overviews(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> lis
         shown = None if claim.question else _shown(summary, whole)
         tests = ([shown] if shown else []) + summary.tests
         scales = [*dict.fromkeys(result.scale for result, verdict in tests if verdict.basis == "experiment")]
-        why = _why(claim, summary, whole, shown)
-        found.append(Overview(claim, summary, whole, shown, why, " + ".join(scales), _data(*shown) if shown else ""))
+        found.append(
+            Overview(
+                claim,
+                summary,
+                whole,
+                shown,
+                remark=_remark_on(claim.id, summary, whole, shown),
+                why=_why(claim, summary, whole, shown),
+                scales=" + ".join(scales),
+                data=_data(*shown) if shown else "",
+            )
+        )
     return found
+
+
+def _remark_on(claim: str, summary: ClaimSummary, whole: Whole, shown: tuple[Result, Verdict] | None) -> str:
+    """The remark of an overview."""
+    supported, parts = parts_supported(claim, summary.tests)
+    if supported and whole in ("not observed", "inconclusive"):
+        return f"{supported} of {parts} parts supported"
+    if shown is None:
+        return ""
+    return EXACT.get(shown[1].basis, "by construction" if by_construction(shown[1]) else "")
 
 
 def _data(result: Result, verdict: Verdict) -> str:
@@ -490,7 +514,12 @@ def _why(claim: Claim, summary: ClaimSummary, whole: Whole, shown: tuple[Result,
         if notes or whole == OPEN:
             return notes[0] if notes else ""
         return f"needs {claim.missing}" if claim.missing else "not run yet"
-    result, verdict = shown
+    never = f"cannot be tested: {', '.join(claim.untestable)}" if claim.untestable else ""
+    return "; ".join(filter(None, (_reason(summary, whole, *shown), never)))
+
+
+def _reason(summary: ClaimSummary, whole: Whole, result: Result, verdict: Verdict) -> str:
+    """What the shown test says, or does not, of a claim."""
     answer = conclusive(verdict, result.evidence)
     if whole == "inconclusive" and answer == "supported":
         return f"not tested: {', '.join(summary.untested)}" if summary.untested else "one of its items did not test it"
@@ -595,26 +624,40 @@ def claims_table(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> 
 
 
 def findings_sentence(name: str, results_by_item: Mapping[str, Sequence[Result]]) -> str:
-    """Sentence on a paper: how many of its statements are supported or not observed, at which scale, and the clearest.
+    """Sentences on a paper: its main statements, if it names any, and how many are supported or not, at which scale.
 
     Args:
         name: name of the paper.
         results_by_item: as in `overviews`.
     """
-    found = [one for one in overviews(name, results_by_item) if one.whole != OPEN]
-    count, scales = Counter(one.whole for one in found), {scale for one in found for scale in one.scales.split(" + ")}
-    supported = [(one.claim.title, one.shown[1]) for one in found if one.whole == "supported" and one.shown]
-    bases = Counter(verdict.basis for _, verdict in supported)
-    exact = [f"{bases[basis]} {words}" for basis, words in EXACT.items() if bases[basis]]
-    first, *kinds = (f"{count[kind]} {kind}" for kind in DECIDED if count[kind])
-    first = first.replace(" ", " was " if first.startswith("1 ") else " were ", 1)
-    first += f" ({formatting.listed(exact)})" if exact else ""
-    at = formatting.listed([scale for scale in SCALES if scale in scales])
-    sentence = f"{f'At {at} scale, of' if at else 'Of'} {len(found)} statements {formatting.listed([first, *kinds])}"
-    tested = [(title, one) for title, one in supported if one.basis == "experiment" and not by_construction(one)]
-    clear = [(one.low / one.value, title) for title, one in tested if one.low > 0]
-    clearest = f"; clearest support: {max(clear)[1]}" if clear else ""
-    return f"{sentence}{clearest}."
+    everything = overviews(name, results_by_item)
+    found = [one for one in everything if one.whole != OPEN]
+    statements = "; ".join(f"“{one.claim.title}”: {one.whole}" for one in everything if one.claim.main)
+    main = f"Main statements: {statements}. " if statements else ""
+    count = Counter(one.whole for one in found)
+    bases = Counter(one.remark for one in found if one.whole == "supported")
+    exact = [f"{bases[words]} {words}" for words in EXACT.values() if bases[words]]
+    kinds = [f"{count[kind]} {kind}" for kind in DECIDED if count[kind]]
+    if exact and count["supported"]:
+        kinds[0] += f" ({formatting.listed(exact)})"
+    questions = len(everything) - len(found)
+    asks = f"; {questions} open question{'s' if questions > 1 else ''}" if questions else ""
+    of = f"Of {len(found)} statement{'s' if len(found) != 1 else ''}"
+    return f"{main}{of}{_evidence(found)}: {formatting.listed(kinds)}{asks}."
+
+
+def _evidence(found: Sequence[Overview]) -> str:
+    """The scales of the tests and the trainings of each model, after a comma; empty without trained models."""
+    tests = [pair for one in found for pair in one.summary.tests if pair[1].basis == "experiment"]
+    if not tests:
+        return ""
+    scales = {result.scale for result, _ in tests}
+    numbers = sorted({verdict.trainings for _, verdict in tests})
+    trainings = number_of_trainings(numbers[-1])
+    trainings = trainings if len(numbers) == 1 else f"{numbers[0]} to {trainings}"
+    return (
+        f", at {formatting.listed([scale for scale in SCALES if scale in scales])} scale with {trainings} of each model"
+    )
 
 
 def claim_verdict(claim: str, verdicts: Sequence[tuple[Result, Verdict]]) -> ClaimSummary:

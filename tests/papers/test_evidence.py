@@ -126,8 +126,11 @@ def test_settings_name_what_differs_from_the_usual() -> None:
         networks=("lenet", "vgg16"),
         widths=(0.125, 1.0),
     )
-    expected = "2 trainings, 5,000 to 10,000 images of cifar10 and mnist, 6 to 12 epochs, 2 networks, width 0.125 to 1"
+    expected = (
+        "2 trainings, 5,000 to 10,000 images of cifar10 and mnist, 6 to 12 epochs, lenet and vgg16, width 0.125 to 1"
+    )
     assert several.settings == expected
+    assert "4 networks" in dataclasses.replace(several, networks=("lenet", "vgg16", "vgg19", "resnet18")).settings
     small = dataclasses.replace(BUDGET, data=("mnist",), epochs=(1,), networks=("small-cnn",), widths=(1.0,))
     assert small.settings == "1 training, 5,000 images of mnist, 1 epoch, small-cnn"
     assert Evidence(scale="small").settings == ""

@@ -23,6 +23,7 @@ from classwise.papers import catalogue
 from classwise.papers.claims import Answer, Basis, Measurement, Verdict, correct_jointly
 from classwise.papers.scales import CIFAR, NAMES, Name
 from classwise.papers.store import Store
+from classwise.reporting.formatting import listed
 from classwise.reporting.tables import Table
 from classwise.training.recipe_settings import ModelSettings
 
@@ -34,6 +35,8 @@ EXACT: dict[Basis, str] = {"computation": "by exact computation", "printed numbe
 """What is stated of an exact verdict, in place of a scale."""
 _OBSERVED: dict[Answer, str] = {"contradicted": "not observed"}
 _FINAL: dict[Answer, str] = {"supported": "confirmed", "contradicted": "refuted"}
+_NAMED = 3
+"""More networks are counted."""
 _WIDTHS = {0.25: "quarter width", 0.5: "half width"}
 
 
@@ -92,10 +95,10 @@ class Evidence:
             parts.append(f"{_several(self.train_images)} images{of}")
         if self.epochs:
             parts.append(f"{_several(self.epochs)} epoch{'' if tuple(self.epochs) == (1,) else 's'}")
-        if len(self.networks) > 1:
+        if len(self.networks) > _NAMED:
             parts.append(f"{len(self.networks)} networks")
-        elif self.networks and self.networks[0] != ModelSettings().name:
-            parts.append(self.networks[0])
+        elif self.networks and tuple(self.networks) != (ModelSettings().name,):
+            parts.append(listed(self.networks))
         if len(self.widths) > 1:
             parts.append(f"width {min(self.widths):g} to {max(self.widths):g}")
         elif self.widths and self.widths[0] != 1:

@@ -137,8 +137,7 @@ _FLOAT32 = {_DTYPE: FLOAT32.dtype, "precision.channels_last": FLOAT32.channels_l
 
 SMALL = Scale(
     name="small",
-    about="5,000 training images of CIFAR-10, a quarter-width PreActResNet-18 (MART: ResNet-18), 12 epochs in float32; "
-    "all test images",
+    about="5,000 training images of CIFAR-10, a quarter-width PreActResNet-18, 12 epochs in float32; all test images",
     data="cifar10",
     threat="Linf:8/255",
     train=5000,
@@ -152,8 +151,7 @@ SMALL = Scale(
 REDUCED = replace(
     SMALL,
     name="reduced",
-    about="all training images of CIFAR-10, a quarter-width PreActResNet-18 (MART: ResNet-18), 12 epochs in bfloat16; "
-    "all test images",
+    about="all training images of CIFAR-10, a quarter-width PreActResNet-18, 12 epochs in bfloat16; all test images",
     train=None,
     overrides={"model.width": 0.25, "epochs": 12, **_FAST},
 )

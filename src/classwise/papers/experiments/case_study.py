@@ -754,8 +754,8 @@ COLOURED_SCALES: Mapping[Name, Scale] = {
         SMALL,
         data=MNIST,
         threat="Linf:0.2",
-        about="5,000 images of MNIST on two background colours, Linf 0.2: at 0.3 a few epochs learn only the "
-        "backgrounds",
+        about="5,000 images of MNIST on two background colours, in float32, Linf 0.2: at 0.3 a few epochs learn only "
+        "the backgrounds",
         overrides={**SMALL.overrides, **_SMALL_CNN},
     ),
     "full": replace(

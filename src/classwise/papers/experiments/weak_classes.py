@@ -64,7 +64,7 @@ SCALES: Mapping[Name, Scale] = {
     "small": replace(
         FASHION,
         about="4,000 images of Fashion-MNIST, Linf 0.05, networks of an eighth of their width (LeNet and the reference "
-        "at full width), 6 epochs, PGD-3 in training: indicative, with wide intervals",
+        "at full width), 6 epochs in float32, PGD-3 in training: indicative, with wide intervals",
         train=4000,
         test=1000,
         precision=EXACT,  # the input gradient of VGG and Inception-v3 vanishes in bfloat16

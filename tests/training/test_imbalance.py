@@ -23,6 +23,7 @@ from classwise.training.classes.signals import ClassSettings
 from classwise.training.criteria.softmax import Focal, Hypersphere, LabelSmoothing, Softmax
 from classwise.training.objectives.adversarial import boosted_cross_entropy
 from classwise.training.recipe import Recipe
+from classwise.training.recipe_files import budgets_of, recipe_names
 from classwise.training.schedules.base import Classes
 from classwise.training.schedules.long_tail import BalancedSoftmax, RobustLT
 from classwise.training.setup import averaging_notes, schedule_notes, setup_notes, start_notes, steps_per_epoch
@@ -250,7 +251,7 @@ def test_the_steps_of_an_epoch_are_those_of_the_labelled_training_images() -> No
     assert steps_per_epoch(Recipe.read("at", fields | unlabelled), images) == 5
 
 
-@pytest.mark.parametrize(("epochs", "kept"), [(8, "73%"), (100, "")])
+@pytest.mark.parametrize(("epochs", "kept"), [(8, "73 %"), (100, "1.8 %"), (200, "")])
 def test_an_average_over_few_steps_is_noted(epochs: int, kept: str) -> None:
     """It is mostly of the weights that it began with: 0.9995 to the power of the steps, here 80 of each epoch."""
     recipe = Recipe.read("at-wa", {"epochs": epochs, "batch_size": 100})
@@ -259,6 +260,17 @@ def test_an_average_over_few_steps_is_noted(epochs: int, kept: str) -> None:
     notes = averaging_notes(recipe, 80)
     assert [note.partition("still has ")[2].partition(" of")[0] for note in notes] == ([kept] if kept else [])
     assert averaging_notes(Recipe.read("at"), 80) == []
+    for note in notes:  # following the advice ends it
+        advised = float(note.rpartition("at most ")[2])
+        assert averaging_notes(Recipe.read("at-wa", {"epochs": epochs, "averaging.decay": advised}), 80) == []
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_budget_of_a_recipe_is_too_short_for_its_average(name: str) -> None:
+    """Of CIFAR-10, with 98 % of 50,000 images in batches of the recipe."""
+    for budget in (None, *budgets_of(name)):
+        recipe = Recipe.read(name, budget=budget)
+        assert averaging_notes(recipe, math.ceil(49_000 / recipe.batch_size)) == []
 
 
 @pytest.mark.parametrize(("name", "beta"), [("at", None), ("trades", 6.0)])

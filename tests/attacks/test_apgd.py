@@ -234,7 +234,7 @@ def test_refilled_slots_change_no_bit(attack: Attack, norm: Norm) -> None:
 def test_passes_and_iterations_of_a_robust_image() -> None:
     """101 points forward and back for each start, and its best point once more in float32."""
     model, x, y = labelled(Linear(3), 0.4 + 0.2 * images(4, side=3))
-    (done,) = list(
+    done = joined(
         Engine(model, batch_size=32).attack(APGD(restarts=2), Threat("Linf", 1e-4), [Job(torch.arange(4), x, y)])
     )
     assert not bool(done.success.any())
@@ -251,7 +251,7 @@ def test_passes_and_iterations_of_a_robust_image() -> None:
 def test_targets_follow_the_number_of_classes(classes: int, targets: int, restarts: int, starts: int) -> None:
     model, x, y = labelled(Linear(classes), images(4, side=3))
     attack = APGDT(steps=1, targets=targets, restarts=restarts)
-    (done,) = list(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
+    done = joined(Engine(model, batch_size=32).attack(attack, Threat("Linf", 0.0), [Job(torch.arange(4), x, y)]))
     assert done.backwards.tolist() == [2 * starts] * 4
 
 

@@ -69,21 +69,29 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
 
 
+def close(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        torch.allclose(value, other[name], rtol=1e-5, atol=1e-7) for name, value in one.items()
+    )
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_plain_loop_gives_the_bits_of_the_trainer(name: str, tmp_path: Path) -> None:
+    """WAT reads losses on the validation images, whose last bit depends on the width of a pass on some processors."""
     trainer = trainer_of(name, tmp_path / "run")
     model, start = copy.deepcopy(trainer.model), copy.deepcopy(trainer.model.state_dict())
     loss = own(trainer)
     loop(trainer, model, loss, range(3))
-    assert not same(dict(model.state_dict()), start)
+    equal = close if name == "wat" else same
+    assert not equal(dict(model.state_dict()), start)
     (tmp_path / "run").mkdir()
     trainer.fit()
-    assert same(dict(model.state_dict()), dict(trainer.model.state_dict()))
+    assert equal(dict(model.state_dict()), dict(trainer.model.state_dict()))
     assert same(loss.average, trainer.state.average.weights)
     assert bool(loss.average) == name.startswith("cfa")
     assert loss.epoch == 3
     for found, wanted in zip(loss.get_extra_state()["schedules"], trainer.state.schedules, strict=True):
-        assert same(found, wanted)
+        assert equal(found, wanted)
 
 
 def test_the_state_dict_resumes_the_loss(tmp_path: Path) -> None:

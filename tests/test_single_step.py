@@ -21,7 +21,7 @@ def test_the_rows_of_single_step_training_follow_from_the_predictions() -> None:
     assert np.bincount(label).tolist() == [200] * 10
     text = (RESULTS / "baselines.md").read_text(encoding="utf-8")
     (section,) = re.findall(r"\n## Single-step training.*?\n(?=## )", text, re.DOTALL)
-    names = [column.removesuffix(", attacked") for column in frame if column.endswith(", attacked")]
+    names = [column.removesuffix(", attacked") for column in map(str, frame) if column.endswith(", attacked")]
     assert names == ["n-fgsm-wa", "nuat", "liet", "fgsm-pgi"]
     for name in names:
         right = frame[f"{name}, attacked"].to_numpy(bool)
